@@ -20,6 +20,7 @@ from fmm_openmm.checks import (
     check_positions,
 )
 from fmm_openmm.errors import UnsupportedError, warn
+from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.implementations import M2L, check_m2l
 from fmm_openmm.planning.boxes import Region
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
@@ -426,13 +427,11 @@ class Evaluation:
         return replace(result, virial=work, volume=volume(cell))
 
     def _examined(self, fields: np.ndarray) -> Problem:
-        """The problem given the fields of the last plan, see :meth:`Planner.check_precision`.
-        Points that its load counts are particles without charge."""
+        """The problem given the fields of the last plan, see :meth:`Planner.examine`. Points that
+        its load counts are particles without charge."""
         points, charges = self.planner.problem.load.particles - self._count, self.charges
-        if points:
-            charges = np.append(charges, np.zeros(points))
-            fields = np.pad(fields, ((0, points), (0, 0)))
-        return self.planner.check_precision(charges, fields)
+        sums = force_sums(charges, fields)
+        return self.planner.examine(np.append(charges, np.zeros(points)), *sums)
 
     def _stays_on_device(self, positions) -> bool:
         """Whether positions are evaluated where they are, on a device."""

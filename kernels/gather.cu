@@ -8,9 +8,8 @@
 //                  to OpenMM's as 64-bit fixed-point numbers, by atomics because kernels on other
 //                  streams may add to them at the same time. With the energy come the sums of
 //                  q^2 E^2 and q^2 |E|^3, in charges over squares of box widths, from which the
-//                  host tells whether single precision of coordinates suffices; zeros in double
-//                  precision. These two are sums over particles whose parts are all in the
-//                  device's share of boxes. A thread per atom
+//                  host tells whether the parameters suit the forces. These two are sums over
+//                  particles whose parts are all in the device's share of boxes. A thread per atom
 //
 // Sums are in float64 in a fixed order. Bound by memory.
 #include "common/fixed_point.cuh"
@@ -135,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
             atomicAdd(&force_buffer[k + 2 * padded], fixed_point(q * result.w));
         }
         own[0] = 0.5 * double(q) * double(result.x);
-        if (sizeof(real) == 4 && with_potentials && found.whole) {
+        if (with_potentials && found.whole) {
             const real scale = 1 / real(parameters->field), x = scale * result.y,
                        y = scale * result.z, z = scale * result.w, square = x * x + y * y + z * z;
             own[1] = double(q) * double(q) * double(square);

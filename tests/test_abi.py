@@ -30,7 +30,7 @@ extern "C" void ask(const Callbacks* python, Inbox* inbox) {{
     const char* names[] = {{"first", "second"}};
     const Sums sums = {{-1.5, 2.5, 3.5}};
     python->request(inbox, CHARGES, box, nullptr, names, values, 2, nullptr, inbox);
-    python->request(inbox, ROUNDING, box, nullptr, names, values, 2, &sums, inbox);
+    python->request(inbox, FORCES, box, nullptr, names, values, 2, &sums, inbox);
 }}
 """
 
@@ -134,7 +134,7 @@ def test_what_crosses_arrives(tmp_path):
     assert calls == [
         (77, None, b"text", abi.Interface("mixed", 32), b"a model", 2),
         (abi.Delivery.CHARGES, box, False, values, None, 77),
-        (abi.Delivery.ROUNDING, box, False, values, (-1.5, 2.5, 3.5), 77),
+        (abi.Delivery.FORCES, box, False, values, (-1.5, 2.5, 3.5), 77),
     ]
 
 

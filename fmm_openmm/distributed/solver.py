@@ -11,10 +11,11 @@ from fmm_openmm.distributed.communication import AgreedError, agree, shared_fate
 from fmm_openmm.distributed.homes import Homes, Route
 from fmm_openmm.distributed.stages import DistributedStages, Links
 from fmm_openmm.evaluation import volume
+from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.load import Load
-from fmm_openmm.planning.planner import Change, Plan, Planner
+from fmm_openmm.planning.planner import Plan, Planner
 from fmm_openmm.planning.problem import Problem
 from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request, RequestKeywords
 from fmm_openmm.results import (
@@ -225,7 +226,7 @@ class DistributedSolver:
                 x = x @ axes
             x = np.ascontiguousarray(x)
             while True:
-                boxes, examine = self._planned(x, cell)
+                boxes = self._planned(x, cell)
                 stages, width = self._stages, boxes.width
                 limit, relative, work = MAX_POTENTIAL, x, None
                 if isinstance(boxes, Region):
@@ -234,7 +235,7 @@ class DistributedSolver:
                     potentials, fields, work = stages.evaluate_with_virial(relative, width)
                 else:
                     potentials, fields = stages.evaluate(relative, width)
-                if self._suffices(fields, examine):
+                if self._suffices(fields):
                     break
             self._parameters = boxes.parameters
             undefined = in_units(potentials, fields, width, self._largest, limit)
@@ -254,9 +255,8 @@ class DistributedSolver:
                 work = axes @ work @ axes.T
             return CoulombResult(energy, forces, potentials, fields, work, volume(cell))
 
-    def _planned(self, x: np.ndarray, cell: np.ndarray) -> tuple[Boxes, bool]:
-        """The boxes, with the stages made for them, and whether forces must show that their
-        precision suffices."""
+    def _planned(self, x: np.ndarray, cell: np.ndarray) -> Boxes:
+        """The boxes, with the stages made for them."""
         comm, planner = self._comm, self._planner
         bounds = None
         if not self._boundary.fills_space:  # else the boxes cover the cell
@@ -270,14 +270,13 @@ class DistributedSolver:
                 everywhere = comm.gather(x)
                 bounds = everywhere and np.concatenate(everywhere)
 
-        def plan() -> tuple[int, Boxes, bool] | None:
+        def plan() -> tuple[int, Boxes] | None:
             if not planner:
                 return None
             found: Plan = planner.plan(bounds, cell)
-            examine = found.change is Change.REPLACE or not planner.is_examined
-            return found.choice, found.boxes, examine
+            return found.choice, found.boxes
 
-        choice, boxes, examine = comm.bcast(agree(comm, plan))
+        choice, boxes = comm.bcast(agree(comm, plan))
         if choice != self._choice:
             p, none = boxes.parameters, np.empty((0, 2), np.int64)
             specification = Specification(
@@ -292,29 +291,17 @@ class DistributedSolver:
             self._stages = None  # whose memory the new ones may need
             self._stages = DistributedStages(comm, specification, self._charges, self._links)
             self._choice = choice
-        return boxes, examine
+        return boxes
 
-    def _suffices(self, fields: np.ndarray, examine: bool) -> bool:
-        """Whether the precision suffices for the fields; if not, the next plan has other boxes."""
+    def _suffices(self, fields: np.ndarray) -> bool:
+        """Whether the parameters suit the fields; if not, the next plan has other boxes."""
         comm, planner = self._comm, self._planner
-        if examine:
-            everywhere = comm.gather(fields)
-        charged = self._charges != 0.0
-        weights = self._charges[charged] ** 2
-        squares = np.einsum("ij,ij->i", fields, fields)[charged]
-        powers = squares, squares * np.sqrt(squares)
-        sums = comm.gather([float(np.einsum("i,i", weights, each)) for each in powers])
+        sums = comm.gather(force_sums(self._charges, fields))
 
         def decide() -> bool:
             if not planner:
                 return True
-            if not examine:
-                return planner.accepts_forces(self._all_charges, *np.sum(sums, 0).tolist(), None)
-            problem = planner.check_precision(self._all_charges, np.concatenate(everywhere))
-            suffices = problem is planner.problem
-            if not suffices:
-                planner.revise(problem)
-            return suffices
+            return planner.accepts_forces(self._all_charges, *np.sum(sums, 0).tolist())
 
         return comm.bcast(agree(comm, decide))
 

@@ -43,7 +43,8 @@ large.
 The estimate is relative to the RMS force of an ordinary liquid. In units of ``Q / a^2``, where Q is
 the RMS charge of the charged particles and 1 / a^3 their density, the RMS field at the charges is
 1.05 in water, 0.87 to 1.6 in other models of water, 1.4 in a membrane, and 0.3 to 0.65 among ions
-in thermal crystals and melts. Forces that are known rescale the estimate, see :func:`field_ratio`.
+in thermal crystals and melts. Forces that are known rescale the estimate
+(:class:`fmm_openmm.planning.forces.ForceErrors`).
 """
 
 from dataclasses import dataclass
@@ -210,43 +211,31 @@ LEAST_FIELD = 0.01
 field is zero."""
 
 
-def rms_field(charges: np.ndarray, fields: np.ndarray) -> float:
-    """RMS force over the RMS charge, ``(sum q^2 E^2 / sum q^2)^(1/2)``; 0 without charges.
-
-    Args:
-        charges: shape (n,).
-        fields: shape (n, 3), finite at the charges.
-    """
+def force_sums(charges: np.ndarray, fields: np.ndarray) -> tuple[float, float]:
+    """Sums of q^2 E^2 and q^2 |E|^3 over the charges, shape (n,), in fields, shape (n, 3)."""
     charged = charges != 0.0
-    weights = charges[charged] ** 2
-    squares = np.einsum("ij,ij->i", fields[charged], fields[charged], dtype=float)
-    return float(np.sqrt(weights @ squares / weights.sum())) if len(weights) else 0.0
+    fields, weights = fields[charged], charges[charged] ** 2
+    squares = np.einsum("ij,ij->i", fields, fields, dtype=float)
+    return float(weights @ squares), float(weights @ (squares * np.sqrt(squares)))
 
 
-def field_ratio(charges: np.ndarray, field: float, per_box: float, ionic: float) -> float:
-    """RMS force that :func:`estimate_error` assumes over the RMS force found.
-
-    The first is that of an ordinary liquid. Forces are far larger where particles come together in
-    clusters or pairs, and far smaller in crystals near zero temperature.
+def usual_field(charges: np.ndarray, per_box: float, ionic: float) -> float:
+    """RMS field of an ordinary liquid, in charges over squares of box widths, which
+    :func:`estimate_error` assumes.
 
     Args:
         charges: shape (n,).
-        field: :func:`rms_field`, in charges over squares of box widths.
         per_box: mean number of charged particles in a filled box.
         ionic: from :func:`ionic_fraction`.
     """
-    typical = FIELD * np.exp(FIELD_IONIC * ionic) * per_box ** (2 / 3) * rms_charge(charges)
-    if typical == 0.0:
-        return 1.0
-    number = len(charges) * charged_fraction(charges)
-    found = max(field, LEAST_FIELD * typical)
-    return float(typical / found / spread(ionic, number))
+    return float(FIELD * np.exp(FIELD_IONIC * ionic) * per_box ** (2 / 3) * rms_charge(charges))
 
 
 def net_charge_noise(
-    charges: np.ndarray, field: float, boxes: float, near_radius: float, smoothing: float
+    charges: np.ndarray, boxes: float, near_radius: float, smoothing: float
 ) -> float:
-    """Relative RMS force error of float32 arithmetic that a net charge causes with smoothing.
+    """RMS error of the field, in charges over squares of box widths, that float32 arithmetic makes
+    of a net charge with smoothing.
 
     The net charge within the near radius R makes a potential of ``2 pi R^2 |sum q| / boxes``, which
     that of the far boxes cancels. The slope of the weights, s^(-1/2) in the mean over the particles
@@ -256,17 +245,16 @@ def net_charge_noise(
 
     Args:
         charges: shape (n,).
-        field: :func:`rms_field`, in charges over squares of box widths.
         boxes: number of filled boxes.
         near_radius: R, box widths.
         smoothing: half width s of the transition regions, box widths.
     """
-    if smoothing == 0.0 or field == 0.0:
+    if smoothing == 0.0:
         return 0.0
     number = len(charges) * charged_fraction(charges)
     slope = 1.0 / np.sqrt(smoothing * min(1.0, smoothing * number))
     potential = 2.0 * np.pi * near_radius**2 * abs(float(charges.sum())) / boxes
-    return float(2.0**-24 * slope * potential / field)
+    return float(2.0**-24 * slope * potential)
 
 
 def single_noise(ionic: float, smoothing: float) -> float:
@@ -291,7 +279,7 @@ def rounding_of_positions(
     width: float,
     least: float,
 ) -> float:
-    """:func:`rounding_error` before there are fields, from the closest neighbours of every
+    """:meth:`Rounding.error` before there are fields, from the closest neighbours of every
     particle.
 
     The result is too small where many fields cancel, and too large where the fields of close
@@ -381,25 +369,3 @@ class Rounding:
         """The coefficients of the error over a limit, which is exceeded where
         ``squares < cubes * sum q^2 |E|^3 + constant``."""
         return Rounding(self.cubes / limit**2, self.constant / limit**2)
-
-
-def rounding_error(charges: np.ndarray, fields: np.ndarray, per_box: float) -> float:
-    """Relative RMS force error from rounding coordinates to float32 (:class:`Rounding`).
-
-    Args:
-        charges: shape (n,).
-        fields: shape (n, 3), in charges over squares of box widths; not finite where distances are
-            rounded to zero.
-        per_box: mean number of particles in a filled box.
-
-    Returns:
-        The error; infinity if a field at a charge is not finite.
-    """
-    squares = np.einsum("ij,ij->i", fields, fields)
-    if not np.isfinite(squares.sum()):
-        if not np.isfinite(squares[charges != 0.0]).all():
-            return np.inf
-        squares = np.where(charges != 0.0, squares, 0.0)
-    forces = charges * charges * squares
-    sums = float(forces.sum()), float(forces @ np.sqrt(squares))
-    return Rounding.from_charges(charges, per_box).error(*sums)

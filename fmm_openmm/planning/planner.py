@@ -10,18 +10,11 @@ from enum import Enum
 import numpy as np
 
 from fmm_openmm.arrays import is_on_device, to_host
-from fmm_openmm.expansions.error import (
-    Rounding,
-    field_ratio,
-    net_charge_noise,
-    rms_field,
-    rounding_error,
-    rounding_of_positions,
-    single_noise,
-)
+from fmm_openmm.expansions.error import rounding_of_positions, single_noise
 from fmm_openmm.planning.boxes import Boxes, Region
+from fmm_openmm.planning.forces import ForceErrors, ForceLimits
 from fmm_openmm.planning.problem import Problem
-from fmm_openmm.planning.request import NOISE_MARGIN, ROUNDING_SHARE, SMALL_FORCES, FMMParameters
+from fmm_openmm.planning.request import ROUNDING_SHARE, SMALL_FORCES, FMMParameters
 from fmm_openmm.specification import Specification
 
 RECHECK_INTERVAL = 64
@@ -31,9 +24,6 @@ become far too large is not."""
 
 RECHECK_INTERVAL_IN_OPENMM = 10_000
 """The same inside OpenMM's context, where the positions must be fetched for it."""
-
-DOUBLE = 2.0**-29
-"""Rounding in double precision relative to single precision."""
 
 CLOSE = "charges so close to each other"
 """What causes the error of single-precision coordinates, in warnings."""
@@ -159,15 +149,7 @@ class Planner:
         there are any."""
         if self._ratio is None:
             return parameters
-        size = 1.0 if parameters.precision == "single" else DOUBLE
-        noise = NOISE_MARGIN * size * self._noise(parameters)
-        ratio = self._ratio * self.problem.load.field
-        return parameters.with_forces(ratio, float(np.hypot(self._rounding, noise)))
-
-    def _noise(self, parameters: FMMParameters) -> float:
-        """Relative RMS force error of float32 arithmetic in an ordinary liquid."""
-        load, cost = self.problem.load, self.problem.cost
-        return cost.rounding * single_noise(load.ionic, parameters.smoothing)
+        return parameters.with_forces(self._ratio * self.problem.load.field, self._rounding)
 
     def prepare(self, positions: np.ndarray, cell: np.ndarray) -> None:
         """Choose a region, if the problem calls for one, for typical positions before any plan."""
@@ -268,40 +250,32 @@ class Planner:
     def accepts_forces(
         self, charges: np.ndarray, squares: float, cubes: float, cell: np.ndarray | None = None
     ) -> bool:
-        """Whether single precision remains suitable for the forces of the last plan; if not, the
-        next plan has boxes in double precision.
+        """Whether the parameters remain suitable for the forces of the last plan; if not, the next
+        plan has new boxes.
 
         Args:
-            charges: shape (n,), e.
-            squares, cubes: sums of q^2 E^2 and q^2 |E|^3 over the charges (:class:`Rounding`), with
-                fields in units of the boxes of the last plan.
+            charges, squares, cubes: as of :meth:`examine`.
             cell: cell which new boxes are chosen for; by default that of the problem.
         """
-        if not self._used or self._precision == "double":
-            return True
-        error = self._criterion(charges).error(squares, cubes)
-        return self._adopts(self._given_rounding(self.problem, error), cell)
+        return not self._used or self._adopts(self.examine(charges, squares, cubes), cell)
 
-    def rounding_limits(self, charges: np.ndarray) -> Rounding:
-        """Limits for charges, shape (n,), e, beyond which :meth:`accepts_forces` must be asked: it
-        returns True as long as ``squares < cubes * sum q^2 |E|^3 + constant``. Both are zero if it
-        need not be asked."""
-        if self.has_warned or self._precision == "double":
-            return Rounding(0.0, 0.0)
-        return self._criterion(charges).relative_to(self.problem.rounding_limit)
+    def force_limits(self, charges: np.ndarray) -> ForceLimits:
+        """Limits for charges, shape (n,), e, within which :meth:`accepts_forces` need not be asked
+        about the forces of the last plan; beyond them it returns False or warns."""
+        problem, boxes = self.problem, self._used[0].boxes
+        single = boxes.parameters.precision == "single" and not self.has_warned
+        return self._errors(charges).limits(
+            problem.request,
+            problem.request.expected(boxes.parameters),
+            problem.load.field,
+            problem.rounding_limit if single else None,
+        )
 
-    @property
-    def _precision(self) -> str:
-        """The precision of the last plan."""
-        return self._used[0].boxes.parameters.precision
-
-    def _per_box(self, charges: np.ndarray) -> float:
-        """Mean number of particles in a filled box of the last plan."""
-        return len(charges) / (self.problem.load.filled * self._used[0].boxes.lattice.size)
-
-    def _criterion(self, charges: np.ndarray) -> Rounding:
-        """The error of single-precision coordinates with the boxes of the last plan."""
-        return Rounding.from_charges(charges, self._per_box(charges))
+    def _errors(self, charges: np.ndarray) -> ForceErrors:
+        """Errors of the forces with the boxes of the last plan."""
+        boxes, load = self._used[0].boxes, self.problem.load
+        noise = self.problem.cost.rounding * single_noise(load.ionic, boxes.parameters.smoothing)
+        return ForceErrors.from_boxes(charges, boxes, load, noise)
 
     def _given_rounding(self, problem: Problem, error: float, case: str = CLOSE) -> Problem:
         """A problem given the force error that single precision causes in a case; warns of it
@@ -324,27 +298,28 @@ class Planner:
         """Whether fields have shown if the precision of the present boxes suffices."""
         return self._ratio is not None
 
-    def check_precision(self, charges: np.ndarray, fields: np.ndarray) -> Problem:
-        """The problem; in double precision or with stricter parameters if the fields require it.
+    def examine(self, charges: np.ndarray, squares: float, cubes: float) -> Problem:
+        """The problem; in double precision or with other parameters if the forces require it.
 
         Args:
             charges: shape (n,), e.
-            fields: result of the last plan, shape (n, 3), in units of its boxes.
+            squares, cubes: sums of q^2 E^2 and q^2 |E|^3 over the charges
+                (:func:`fmm_openmm.expansions.error.force_sums`), with the fields of the last plan
+                in units of its boxes; not finite where distances are rounded to zero.
         """
-        boxes, problem = self._used[0].boxes, self.problem
-        p, charged = boxes.parameters, problem.load.charged * len(charges)
-        coordinates = rounding_error(charges, fields, self._per_box(charges))
-        if not np.isfinite(coordinates):
-            return self._given_rounding(problem, coordinates)
-        field = rms_field(charges, fields)
-        ratio = field_ratio(charges, field, charged / boxes.filled, problem.load.ionic)
-        net = net_charge_noise(charges, field, boxes.filled, p.near_radius, p.smoothing)
-        self._ratio, self._rounding = ratio, float(np.hypot(coordinates, net))
-        if p.precision == "double":  # coordinates are rounded relative to the cell
-            lengths = np.diag(boxes.lattice.cell)
-            self._rounding *= DOUBLE * lengths[np.isfinite(lengths)].max(initial=1.0)
-        else:
-            noise = float(np.hypot(ratio * self._noise(p), net))
+        problem, p = self.problem, self._used[0].boxes.parameters
+        if not np.isfinite(squares + cubes):
+            return self._given_rounding(problem, np.inf)
+        errors = self._errors(charges)
+        field = errors.field(squares)
+        ratio, net = errors.ratio(field), errors.net_error(field)
+        coordinates = errors.rounding.error(squares, cubes)
+        self._ratio = ratio
+        self._rounding = float(
+            np.hypot(errors.size * np.hypot(coordinates, net), errors.usual_noise)
+        )
+        if p.precision == "single":
+            noise = float(np.hypot(ratio * errors.noise, net))
             case = CLOSE if coordinates >= noise else SMALL_FORCES
             problem = self._given_rounding(problem, max(coordinates, noise), case)
         return problem.with_field(ratio, problem.request.expected(self.with_forces(p)))

@@ -194,7 +194,7 @@ class Problem:
         """The problem given the RMS force: itself if its parameters suit the force.
 
         Args:
-            ratio: :func:`fmm_openmm.expansions.error.field_ratio`.
+            ratio: :meth:`fmm_openmm.planning.forces.ForceErrors.ratio`.
             error: expected error of the parameters given the RMS force, in the norm of the
                 tolerance.
         """

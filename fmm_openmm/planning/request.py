@@ -111,8 +111,8 @@ class FMMParameters:
         """The parameters with the errors that they have given the forces of an evaluation.
 
         Args:
-            ratio: :func:`fmm_openmm.expansions.error.field_ratio`.
-            rounding: :func:`fmm_openmm.expansions.error.rounding_error`.
+            ratio: :meth:`fmm_openmm.planning.forces.ForceErrors.ratio`.
+            rounding: relative RMS error due to rounding.
         """
         scaled = replace(
             self,

@@ -31,8 +31,8 @@ with_two = pytest.mark.skipif(
     reason="needs two GPUs",
 )
 on_devices = pytest.mark.parametrize("devices", ["0", pytest.param("0,1", marks=with_two)])
-CHARGES = {Delivery.CHARGES, Delivery.ROUNDING}
-BOXES = {Delivery.PARAMETERS, Delivery.ROUNDING}
+CHARGES = {Delivery.CHARGES, Delivery.FORCES}
+BOXES = {Delivery.PARAMETERS, Delivery.FORCES}
 A_PROGRAM = BOXES | {Delivery.PROGRAM}
 """What a session delivers."""
 

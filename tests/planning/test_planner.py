@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fmm_openmm.boundary import EMPTY_SPACE
-from fmm_openmm.expansions.error import Rounding
+from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import RECHECK_INTERVAL, Change, Planner
 from fmm_openmm.planning.problem import Problem
@@ -20,8 +20,8 @@ NONE = np.zeros((0, 2), np.int64)
 CELL = 4.0 * np.eye(3)
 
 
-def planner(cell=EMPTY_SPACE, precision="auto", **options):
-    request, load = Request(precision=precision), Load.from_charges(Q, NONE)
+def planner(cell=EMPTY_SPACE, precision="auto", tolerance=5e-4, **options):
+    request, load = Request(tolerance, precision=precision), Load.from_charges(Q, NONE)
     return Planner(Problem(request, load, NONE, False, cell), **options)
 
 
@@ -117,36 +117,42 @@ def test_a_problem_that_is_refused_changes_nothing():
     assert plans.problem is not refused
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("tolerance", [5e-4, 1e-5, 1e-7])
 @pytest.mark.parametrize("precision", ["auto", "single"])
-def test_sums_say_what_fields_say(precision):
-    """Two charges come ever closer to each other: the limits that a device compares
-    sums with are passed where the error from the fields passes the limit."""
-    rng, passed, planned = np.random.default_rng(4), [], planner(CELL, precision)
+def test_limits_say_when_to_ask(precision, tolerance):
+    """Fields that shrink, and two that grow: other parameters or a warning wherever the sums that a
+    device compares with limits are beyond these, and within them nothing."""
+    if precision == "single" and tolerance < 1e-5:
+        pytest.skip("out of reach")
+    rng, planned = np.random.default_rng(4), planner(CELL, precision, tolerance=tolerance)
     planned.plan(X, CELL)
-    for closeness in np.geomspace(1.0, 1e12, 25):
-        plans, same = copy.copy(planned), copy.copy(planned)
-        fields = 4.0 * rng.normal(size=X.shape)
-        fields[:2] *= closeness
-        strengths = np.linalg.norm(fields, axis=1)
-        squares, cubes = Q**2 @ strengths**2, Q**2 @ strengths**3
-        limits = plans.rounding_limits(Q)
-        beyond = squares < limits.cubes * cubes + limits.constant
-        before = same.problem
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            by_fields = same.check_precision(Q, fields) is before
-            fits = plans.accepts_forces(Q, squares, cubes, CELL)
-        assert fits == by_fields == (precision == "single" or not beyond)
-        assert len(caught) == (2 * beyond if precision == "single" else 0)
-        assert plans.accepts_forces(Q, squares, cubes, CELL)
-        expected = "double" if beyond and precision == "auto" else "single"
-        assert plans.plan(X, CELL).parameters.precision == expected
-        asks_no_more = plans.rounding_limits(Q) == Rounding(0.0, 0.0)
-        assert asks_no_more == beyond
-        passed.append(beyond)
-    assert passed == sorted(passed)
-    assert 3 < sum(passed) < 22
+    liquid = 4.0 * rng.normal(size=X.shape)
+    single = planned.plan(X, CELL).parameters.precision == "single"
+    for growing in (False, True):
+        passed = []
+        for size in np.geomspace(1.0, 1e12 if growing else 1e-3, 20):
+            fields = liquid * size
+            if growing:
+                fields[2:] = liquid[2:]
+            plans, sums = copy.copy(planned), force_sums(Q, fields)
+            held = plans.force_limits(Q).hold(*sums)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                fits = plans.accepts_forces(Q, *sums, CELL)
+            assert held == (fits and not caught)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                for _ in range(3):
+                    width = plans.plan(X, CELL).boxes.width / planned.plan(X, CELL).boxes.width
+                    sums = force_sums(Q, fields * width**2)
+                    if plans.accepts_forces(Q, *sums, CELL):
+                        break
+            assert plans.force_limits(Q).hold(*sums)
+            error = plans.with_forces(plans.plan(X, CELL).parameters).expected_error
+            assert error <= tolerance or precision == "single"
+            passed.append(not held)
+        assert passed == sorted(passed)
+        assert 2 < sum(passed) < 18 or (growing and not single)
 
 
 def test_small_forces_make_parameters_strict_until_they_grow():
@@ -154,13 +160,11 @@ def test_small_forces_make_parameters_strict_until_they_grow():
     liquid = np.random.default_rng(4).normal(size=X.shape)
 
     def parameters(size):
-        before = plans.plan(X, CELL).boxes.parameters
-        problem = plans.check_precision(Q, size * liquid)
-        if problem is plans.problem:
+        before, sums = plans.plan(X, CELL).boxes.parameters, force_sums(Q, size * liquid)
+        if plans.accepts_forces(Q, *sums):
             return before
-        plans.revise(problem)
         after = plans.plan(X, CELL).boxes.parameters
-        assert plans.check_precision(Q, size * liquid) is problem
+        assert plans.accepts_forces(Q, *sums)
         assert plans.with_forces(after).expected_error <= 5e-4
         return after
 
@@ -168,14 +172,18 @@ def test_small_forces_make_parameters_strict_until_they_grow():
     small = parameters(0.05)
     assert small.order > usual.order
     assert parameters(0.1) == small
+    assert plans.force_limits(Q).hold(*force_sums(Q, 0.1 * liquid))
+    assert not plans.force_limits(Q).hold(*force_sums(Q, liquid))
     assert parameters(4.0) == usual
 
 
 def test_forces_that_are_zero_are_not_rounded():
     plans = planner(CELL)
     plans.plan(X, CELL)
-    assert plans.accepts_forces(Q, 0.0, 0.0, CELL)
-    assert plans.rounding_limits(np.zeros_like(Q)) == Rounding(0.0, 0.0)
+    plans.accepts_forces(Q, 0.0, 0.0, CELL)
+    assert plans.plan(X, CELL).parameters.precision == "single"
+    assert plans.force_limits(Q).hold(0.0, 0.0)
+    assert plans.force_limits(np.zeros_like(Q)).hold(0.0, 0.0)
 
 
 def test_two_particles_far_apart_in_a_narrow_slab():

@@ -49,7 +49,7 @@ class Delivery(IntEnum):
     FAILURE = 4
     EXCLUSIONS = 5
     BAD_INPUT = 6
-    ROUNDING = 7
+    FORCES = 7
     DONE = 8
 
 
@@ -161,18 +161,22 @@ class BoxesData(ctypes.Structure):
 
 
 class Sums(ctypes.Structure):
-    """Sums over the particles that an evaluation with energy delivers: the energy, kJ/mol, and, of
-    a program in single precision, the sums of q^2 E^2 and q^2 |E|^3 with fields in charges over
-    squares of box widths."""
+    """Sums over the particles that an evaluation with energy delivers: the energy, kJ/mol, and
+    the sums of q^2 E^2 and q^2 |E|^3 with fields in charges over squares of box widths."""
 
     _fields_ = (("energy", c_double), ("squares", c_double), ("cubes", c_double))
 
 
-class RoundingLimits(ctypes.Structure):
-    """Limits to the error of coordinates in single precision: Python must be asked about Sums for
-    which squares < this.cubes * sums.cubes + constant. Zeros where there is nothing to ask."""
+class ForceLimits(ctypes.Structure):
+    """Limits of Sums within which the parameters suit the forces, documented in
+    ``planning/forces.py``."""
 
-    _fields_ = (("cubes", c_double), ("constant", c_double))
+    _fields_ = (
+        ("cubes", c_double),
+        ("constant", c_double),
+        ("smallest", c_double),
+        ("largest", c_double),
+    )
 
 
 class Cell(ctypes.Structure):
@@ -207,10 +211,10 @@ class Callbacks(ctypes.Structure):
     values of the global parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData.
     PARAMETERS: BoxesData alone if the present program is valid for the box, else a program too; if
     positions are given, boxes that cover them; without them possibly nothing. CHARGES: charges, or
-    a program if they need another one. ROUNDING: the same as PARAMETERS, with a program in double
-    precision if the sums of the last evaluation require it; for all others they are null. Each
-    answer has ROUNDING, its RoundingLimits. FAILURE: why the energy is not finite. Errors are
-    delivered instead of an answer: BAD_INPUT for an error of the user, else FAILURE.
+    a program if they need another one. FORCES: the same as PARAMETERS, with a program in double
+    precision or with other parameters if the sums of the last evaluation require it; for all others
+    they are null. Each answer has FORCES, its ForceLimits. FAILURE: why the energy is not finite.
+    Errors are delivered instead of an answer: BAD_INPUT for an error of the user, else FAILURE.
 
     settle(session, reason): the host bridge computes this force from now on. Delivers FAILURE if
     the user allows only the native bridge.
@@ -255,7 +259,7 @@ class Callbacks(ctypes.Structure):
 
 
 _STRUCTS = (
-    *(Place, Pairs, Sites, Parameters, Layer, BoxesData, Sums, RoundingLimits, Cell, State),
+    *(Place, Pairs, Sites, Parameters, Layer, BoxesData, Sums, ForceLimits, Cell, State),
     Callbacks,
 )
 

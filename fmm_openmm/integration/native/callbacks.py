@@ -165,7 +165,7 @@ def _request(kernel, what, box, positions, names, values, count, sums, inbox):
             raise ValueError(session.explain(cell, known))
         if what == Delivery.PROGRAM:
             session.forget()
-        if what == Delivery.ROUNDING:
+        if what == Delivery.FORCES:
             found = session.refine(cell, parameters, known, sums.contents)
         else:
             answer = session.charges if what == Delivery.CHARGES else session.program

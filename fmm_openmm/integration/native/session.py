@@ -3,16 +3,17 @@
 A :class:`Session` represents one force in one Context. The plugin requests a program when the
 Context is created, when its cell is strained by more than :data:`fmm_openmm.box.MAX_STRAIN`, and
 when particles have left the boxes of a region. It requests charges when a global parameter or the
-definition of the force has changed, and another precision when an evaluation with energy finds
-charges that are too close to each other. It requests nothing in ordinary steps and trial moves of a
-barostat.
+definition of the force has changed, and other parameters when the first evaluation, or a later one
+with energy, finds forces that do not suit the present ones: of charges that are too close to each
+other for single precision, or far smaller than in a liquid. It requests nothing in ordinary steps
+and trial moves of a barostat.
 """
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.abi import Delivery, Place, RoundingLimits, Sums
+from fmm_openmm.backends.cuda.abi import Delivery, ForceLimits, Place, Sums
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
 from fmm_openmm.backends.cuda.serial import serialise
@@ -87,7 +88,7 @@ class Session:
     def program(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None
     ) -> dict[int, bytes]:
-        """Deliveries for a cell: the boxes (:func:`describe`), limits of rounding, and a program
+        """Deliveries for a cell: the boxes (:func:`describe`), limits of forces, and a program
         unless the last one is suitable. Empty if a region is needed and there are no positions yet.
 
         Args:
@@ -141,7 +142,7 @@ class Session:
     def charges(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None
     ) -> dict[int, bytes]:
-        """Deliveries for new charges: the charges and limits of rounding, or a program with other
+        """Deliveries for new charges: the charges and limits of forces, or a program with other
         parameters if the tolerance requires them or a region has become far too large.
 
         Args:
@@ -169,9 +170,9 @@ class Session:
     def refine(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None, sums: Sums
     ) -> dict[int, bytes]:
-        """Deliveries after an evaluation beyond the limits of rounding: those of :meth:`program`,
-        with a program in double precision unless single precision was asked for, of which a
-        warning then says what it costs.
+        """Deliveries after an evaluation beyond the limits of forces: those of :meth:`program`,
+        with a program that suits the forces, unless the options fix what does not; a warning then
+        says what it costs.
 
         Args:
             cell: box vectors, shape (3, 3), nm.
@@ -196,9 +197,9 @@ class Session:
         return self._planner
 
     def _limits(self, charges: np.ndarray) -> dict[int, bytes]:
-        """The delivery of the limits of rounding for charges, shape (n,), e."""
-        limits = self.planner.rounding_limits(charges)
-        return {Delivery.ROUNDING: bytes(RoundingLimits(limits.cubes, limits.constant))}
+        """The delivery of the limits of forces for charges, shape (n,), e."""
+        limits = self.planner.force_limits(charges)
+        return {Delivery.FORCES: bytes(ForceLimits(*astuple(limits)))}
 
     def potentials(self, context) -> np.ndarray | None:
         """Potentials at all particles, shape (n,), kJ/mol/e, float64, after a new evaluation; None

@@ -24,7 +24,7 @@ constexpr char BOTH[] = "both";
 
 enum Precision { SINGLE_PRECISION, MIXED_PRECISION, DOUBLE_PRECISION };
 
-enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, ROUNDING, DONE };
+enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, FORCES, DONE };
 
 struct Inbox;
 
@@ -107,20 +107,21 @@ struct BoxesData {
     Parameters parameters;
 };
 
-// Sums over the particles that an evaluation with energy delivers: the energy, kJ/mol, and, of
-// a program in single precision, the sums of q^2 E^2 and q^2 |E|^3 with fields in charges over
-// squares of box widths.
+// Sums over the particles that an evaluation with energy delivers: the energy, kJ/mol, and
+// the sums of q^2 E^2 and q^2 |E|^3 with fields in charges over squares of box widths.
 struct Sums {
     double energy;
     double squares;
     double cubes;
 };
 
-// Limits to the error of coordinates in single precision: Python must be asked about Sums for
-// which squares < this.cubes * sums.cubes + constant. Zeros where there is nothing to ask.
-struct RoundingLimits {
+// Limits of Sums within which the parameters suit the forces, documented in
+// ``planning/forces.py``.
+struct ForceLimits {
     double cubes;
     double constant;
+    double smallest;
+    double largest;
 };
 
 // The cell of Lennard-Jones sites, documented in ``sites.cuh``.
@@ -152,10 +153,10 @@ struct State {
 // values of the global parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData.
 // PARAMETERS: BoxesData alone if the present program is valid for the box, else a program too; if
 // positions are given, boxes that cover them; without them possibly nothing. CHARGES: charges, or
-// a program if they need another one. ROUNDING: the same as PARAMETERS, with a program in double
-// precision if the sums of the last evaluation require it; for all others they are null. Each
-// answer has ROUNDING, its RoundingLimits. FAILURE: why the energy is not finite. Errors are
-// delivered instead of an answer: BAD_INPUT for an error of the user, else FAILURE.
+// a program if they need another one. FORCES: the same as PARAMETERS, with a program in double
+// precision or with other parameters if the sums of the last evaluation require it; for all others
+// they are null. Each answer has FORCES, its ForceLimits. FAILURE: why the energy is not finite.
+// Errors are delivered instead of an answer: BAD_INPUT for an error of the user, else FAILURE.
 //
 // settle(session, reason): the host bridge computes this force from now on. Delivers FAILURE if
 // the user allows only the native bridge.

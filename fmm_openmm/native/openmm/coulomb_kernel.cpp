@@ -190,7 +190,7 @@ void CoulombKernel::begin() {
     check(cuStreamWaitEvent(stream, begun, 0), "waiting for an event");
     try {
         if (energyNotFinite) diagnoseEnergy();
-        if (tooClose) refine();
+        if (unsuited) refine();
         if (outside) moveBoxes();
         readContext();
     } catch (const BadInput&) {
@@ -202,8 +202,9 @@ void CoulombKernel::begin() {
     }
     const End end = !includeForces ? End::ENERGY : (atomics ? End::FORCES : End::DEFERRED);
     pending = true;
-    program->evaluate(stream, end, includeEnergy);
-    recordCompletion(stream, includeEnergy && end != End::DEFERRED);
+    wantsSums = includeEnergy || !examined;
+    program->evaluate(stream, end, wantsSums);
+    recordCompletion(stream, wantsSums && end != End::DEFERRED);
     raisePriority();
 }
 
@@ -244,17 +245,19 @@ double CoulombKernel::finish() {
     check(cuStreamWaitEvent(cuda.getCurrentStream(), done, 0), "waiting for an event");
     if (includeForces && !atomics) {
         program->exportForces(cuda.getCurrentStream());
-        recordCompletion(cuda.getCurrentStream(), includeEnergy);
+        recordCompletion(cuda.getCurrentStream(), wantsSums);
     }
-    if (!includeEnergy) return 0;
+    if (!wantsSums) return 0;
     // waiting costs little because OpenMM is about to wait for its own energy; returning the FMM's
     // energy this way keeps it in float64 for any precision of OpenMM's buffer
     check(cuEventSynchronize(done), "computing");
-    energyNotFinite = !std::isfinite(sums->energy) || !std::isfinite(sums->squares);
-    // asked once for the same positions; with single precision the answer may change nothing
-    tooClose = !energyNotFinite && !refined && program->exceedsLimits(*sums);
+    const bool finite = std::isfinite(sums->energy) && std::isfinite(sums->squares);
+    energyNotFinite = includeEnergy && !finite;
+    // asked once for the same positions; if options fix the parameters the answer changes nothing
+    unsuited = finite && !refined && program->exceedsLimits(*sums);
+    examined = finite;
     refined = false;
-    return energyNotFinite || tooClose ? invalidateAndRetry() : sums->energy;
+    return energyNotFinite || unsuited ? invalidateAndRetry() : sums->energy;
 }
 
 // Makes OpenMM compute all forces again, after all work that adds to the present ones has

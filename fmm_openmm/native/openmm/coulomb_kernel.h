@@ -69,7 +69,9 @@ private:
     bool pending = false;                               // an evaluation has begun and not finished
     bool outside = false;                               // the boxes no longer cover the particles
     bool energyNotFinite = false;  // the last energy or a force was NaN or infinite
-    bool tooClose = false;         // the last sums exceeded their limits
+    bool wantsSums = false;        // the pending evaluation delivers sums
+    bool examined = false;         // sums are known for present charges and boxes
+    bool unsuited = false;         // the last sums exceeded their limits
     bool refined = false;          // Python has been asked about them
     int group = 0;
     std::vector<std::string> names;

@@ -46,12 +46,14 @@ public:
     // Queue copying the sums of the last evaluation to pinned memory.
     void copySums(Sums* sums, CUstream stream);
 
-    // Set limits for the sums, serialised RoundingLimits from Python; they depend on the charges.
+    // Set limits for the sums, serialised ForceLimits from Python; they depend on the charges.
     void setLimits(const std::string& bytes);
 
-    // Whether Python must be asked if single precision of coordinates suffices.
+    // Whether Python must be asked for parameters that suit the forces.
     bool exceedsLimits(const Sums& sums) const {
-        return sums.squares > 0 && sums.squares < limits.cubes * sums.cubes + limits.constant;
+        const double close = limits.cubes * sums.cubes + limits.constant;
+        return (sums.squares > 0 && sums.squares < close) || sums.squares < limits.smallest ||
+               sums.squares > limits.largest;
     }
 
     // Copy the potentials of the last evaluation; false if their size differs.
@@ -79,7 +81,7 @@ private:
     bool potentialsWanted = true;  // the value of potentials_wanted on the device
     CUevent sorted = nullptr;      // null unless boxes cover only the particles
     Boxes boxes = {};
-    RoundingLimits limits = {};
+    ForceLimits limits = {};
     // a matrix of zeros means none
     Matrix current = {};                       // box of the parameter block on the device
     Matrix shaped = {};                        // box of the lattice operator in use

@@ -37,8 +37,9 @@ void CoulombKernel::readContext() {
     if (!changed) return;
     auto answer = requestWithPositions(CHARGES);
     if (answer.count(CHARGES)) {
+        examined = false;
         program->setCharges(answer[CHARGES], stream);
-        program->setLimits(answer[ROUNDING]);
+        program->setLimits(answer[FORCES]);
     } else
         adopt(answer);
     placed = true;
@@ -66,7 +67,7 @@ std::map<int, std::string> CoulombKernel::request(int what) {
     Inbox inbox;
     python.request(this, what, box, positions.empty() ? nullptr : positions.data(), texts.data(),
                    values.data(), values.size(),  // the values of all parameters, or none yet
-                   what == ROUNDING ? sums : nullptr, &inbox);
+                   what == FORCES ? sums : nullptr, &inbox);
     positions.clear();
     if (!inbox.items.count(DONE)) {  // Python's program may differ from ours
         synchronise();
@@ -78,16 +79,17 @@ std::map<int, std::string> CoulombKernel::request(int what) {
     return std::move(inbox.items);
 }
 
-// Adopt Python's answer for the present box: boxes, limits of rounding, and a program unless the
+// Adopt Python's answer for the present box: boxes, limits of forces, and a program unless the
 // present one is compatible.
 void CoulombKernel::adopt(std::map<int, std::string>& answer) {
     if (answer.count(PROGRAM)) {
         synchronise();
+        examined = false;
         program.reset();
         program.reset(new CoulombProgram(cuda, answer[PROGRAM]));
     }
     program->setBoxes(answer[PARAMETERS]);
-    program->setLimits(answer[ROUNDING]);
+    program->setLimits(answer[FORCES]);
     program->setBox(box, stream);
 }
 
@@ -112,10 +114,10 @@ void CoulombKernel::moveBoxes() {
     consecutiveMoves = before + 1;
 }
 
-// Ask Python for double precision after charges have come close to each other.
+// Ask Python for parameters that suit the forces of the last evaluation.
 void CoulombKernel::refine() {
-    tooClose = false;
-    auto answer = requestWithPositions(ROUNDING);
+    unsuited = false;
+    auto answer = requestWithPositions(FORCES);
     adopt(answer);
     refined = true;
 }

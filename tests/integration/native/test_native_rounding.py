@@ -1,5 +1,6 @@
-"""The native bridge where charges are close to each other in wide boxes: float32 is left at the
-first positions or at an energy later, or a warning says what it costs."""
+"""The native bridge where charges are close to each other in wide boxes, and where forces are far
+smaller than in a liquid: parameters change at the first evaluation or at an energy later, or a
+warning says what they cost."""
 
 import ctypes
 import warnings
@@ -9,10 +10,12 @@ import openmm
 import pytest
 
 import fmm_openmm as fmm
-from fmm_openmm.backends.cuda.abi import Delivery, RoundingLimits, Sums
+from fmm_openmm.backends.cuda.abi import Delivery, Sums
 from fmm_openmm.integration.native import callbacks
 from fmm_openmm.oracle import direct_sum, ewald_sum
+from fmm_openmm.planning.forces import ForceLimits
 from fmm_openmm.units import COULOMB_CONSTANT
+from tests.expected_errors import crystal
 from tests.integration.boxes import Box, relative_difference
 from tests.integration.native_contexts import (
     A_PROGRAM,
@@ -81,14 +84,13 @@ def sums_of(session, x, q, cell, boundary) -> Sums:
     return Sums(0.0, q**2 @ strengths**2, q**2 @ strengths**3)
 
 
-def limits_in(found) -> tuple[float, float]:
-    limits = RoundingLimits.from_buffer_copy(found[Delivery.ROUNDING])
-    return limits.cubes, limits.constant
+def limits_in(found) -> ForceLimits:
+    return ForceLimits(*np.frombuffer(found[Delivery.FORCES]).tolist())
 
 
 def is_beyond(sums, limits) -> bool:
     """The comparison of the plugin."""
-    return sums.squares < limits[0] * sums.cubes + limits[1]
+    return not limits.hold(sums.squares, sums.cubes)
 
 
 @pytest.mark.parametrize("boundary", ["periodic", "open"])
@@ -114,7 +116,7 @@ def test_sums_of_charges_that_are_close(boundary, precision):
     assert set(answers[0]) == (A_PROGRAM if precision == "auto" else BOXES)
     assert set(answers[1]) == BOXES
     for found in (*answers, session.charges(cell, {}, close)):
-        assert limits_in(found) == (0.0, 0.0)
+        assert (limits_in(found).cubes, limits_in(found).constant) == (0.0, 0.0)
     expected = "double" if precision == "auto" else "single"
     assert session.parameters_for(cell).precision == expected
 
@@ -135,9 +137,7 @@ def test_the_plugin_asks_with_its_sums(monkeypatch):
         pointers = (
             values.ctypes.data_as(ctypes.POINTER(ctypes.c_double)) for values in (cell, close)
         )
-        callbacks._request(
-            9, Delivery.ROUNDING, *pointers, None, None, 0, ctypes.pointer(sums), None
-        )
+        callbacks._request(9, Delivery.FORCES, *pointers, None, None, 0, ctypes.pointer(sums), None)
         return set(delivered)
 
     with monkeypatch.context() as patch:
@@ -159,7 +159,65 @@ def test_limits_follow_the_charges():
     for particle, charge in enumerate(q):
         force.setParticleParameters(particle, 2 * charge)
     after = limits_in(session.charges(cell, {}, None))
-    np.testing.assert_allclose(after, [before[0] / 2, 16 * before[1]])
+    assert after.cubes == pytest.approx(before.cubes / 2)
+    assert after.constant == pytest.approx(16 * before.constant)
+    assert after.smallest == pytest.approx(16 * before.smallest)
+
+
+def cold_and_warm():
+    """Rock salt twice, at first with small forces, and its charges and cell."""
+    cold, warm = crystal("nacl", 0.006), crystal("nacl", 0.4)
+    return cold.positions, warm.positions, cold.charges, cold.cell
+
+
+@pytest.mark.parametrize("tolerance", [5e-4, 1e-7])
+def test_sums_of_a_cold_crystal(tolerance):
+    """Beyond the limits for a liquid, until the session delivers parameters for such forces, which
+    end where forces are those of a liquid again."""
+    cold, warm, q, cell = cold_and_warm()
+    session = session_of(force_on(q, "periodic", tolerance=tolerance), len(q))
+    session.program(cell, {}, cold)
+    limits, orders = limits_in(session.charges(cell, {}, cold)), []
+    assert not is_beyond(sums_of(session, warm, q, cell, "periodic"), limits)
+    for x in (cold, warm):
+        sums = sums_of(session, x, q, cell, "periodic")
+        assert is_beyond(sums, limits)
+        orders.append(session.parameters_for(cell).order)
+        found = session.refine(cell, {}, x, sums)
+        assert set(found) == A_PROGRAM
+        limits = limits_in(found)
+        assert not is_beyond(sums_of(session, x, q, cell, "periodic"), limits)
+    assert orders[0] < orders[1] > session.parameters_for(cell).order
+
+
+def test_a_cold_crystal_with_a_fixed_order():
+    """A warning, and the same program."""
+    cold, _, q, cell = cold_and_warm()
+    options = {"order": 8, "grid": (4, 4, 4), "near_radius": 2.5, "smoothing": 0.0}
+    session = session_of(force_on(q, "periodic", **options), len(q))
+    session.program(cell, {}, cold)
+    with pytest.warns(UserWarning, match="is out of reach for forces as small as these") as caught:
+        found = session.refine(cell, {}, cold, sums_of(session, cold, q, cell, "periodic"))
+    assert len(caught) == 1
+    assert not is_beyond(sums_of(session, cold, q, cell, "periodic"), limits_in(found))
+
+
+@on_gpu
+@on_devices
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_a_crystal_that_is_cold_first(precision, devices):
+    """The first evaluation is right, although it computes forces alone, and so are later ones with
+    the energy."""
+    cold, warm, q, cell = cold_and_warm()
+    box, force = in_a_system(cold, q, cell, "periodic", tolerance=5e-4)
+    context, orders = context_of(box, precision, DeviceIndex=devices), []
+    for x in (cold, warm, cold):
+        context.setPositions(x)
+        forces = coulomb(context, force)[1] if orders else forces_alone(context, force)
+        assert relative_difference(forces, exact(x, q, cell, "periodic").forces) <= 5e-4
+        orders.append(force.getFMMParametersInContext(context)["order"])
+    assert orders[0] == orders[2] > orders[1]
+    assert force.getFMMParametersInContext(context)["bridge"] == "native"
 
 
 @on_gpu
@@ -227,7 +285,7 @@ def test_charges_that_come_close_later_in_explicit_single_precision(boundary):
 
 
 def in_a_system(x, q, cell, boundary, **options) -> tuple[Box, fmm.FMMForce]:
-    force = force_on(q, boundary, tolerance=1e-4, bridge="native", **options)
+    force = force_on(q, boundary, bridge="native", **{"tolerance": 1e-4} | options)
     force.setForceGroup(7)
     system = openmm.System()
     for _ in q:
