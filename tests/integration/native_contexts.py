@@ -45,7 +45,7 @@ def session_of(force, particles=4, **device) -> Session:
     return Session(force._bridge, 0, 0, place)
 
 
-def no_room(*_):
+def no_room(*_, **__):
     raise MemoryError("no room")
 
 
