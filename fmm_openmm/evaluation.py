@@ -4,7 +4,7 @@ what happens where memory does not suffice."""
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.implementations import M2L, check_m2l
 from fmm_openmm.planning.boxes import Region
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
+from fmm_openmm.planning.forces import ForceLimits
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Plan, Planner
 from fmm_openmm.planning.problem import Problem
@@ -41,6 +42,8 @@ from fmm_openmm.results import (
 from fmm_openmm.stages import Evaluator
 from fmm_openmm.sums import SumPlanner
 from fmm_openmm.units import COULOMB_CONSTANT
+
+T = TypeVar("T")
 
 
 class Evaluation:
@@ -75,6 +78,8 @@ class Evaluation:
 
     backend: str
     evaluator_class: Any
+    _last: tuple[int, Any] | None  # of the last evaluation on the device: choice and evaluator
+    _limits: tuple[int, ForceLimits] | None  # choice of a plan, and limits of its forces
 
     def __init__(
         self,
@@ -108,6 +113,7 @@ class Evaluation:
         )
         self.evaluators: dict[int, Any] = {}
         self.variants: dict[str, Evaluation] = {}
+        self._forget_forces()
         if method == "fmm" and positions is not None:
             self.planner.prepare(positions, cell)  # type: ignore[union-attr]
 
@@ -123,6 +129,7 @@ class Evaluation:
             problem = replace(problem, request=request, load=load, prefers_cell=False)
         made = copy.copy(self)
         made.evaluators, made.variants = {}, {}
+        made._forget_forces()
         made.planner = copy.copy(self.planner)
         made.planner.revise(problem)
         return made
@@ -132,6 +139,7 @@ class Evaluation:
         one."""
         made = copy.copy(self)
         made.planner, made.evaluators = copy.copy(self.planner), copy.copy(self.evaluators)
+        made._forget_forces()
         made.variants = {name: variant.separate() for name, variant in self.variants.items()}
         return made
 
@@ -151,9 +159,11 @@ class Evaluation:
     def set_charges(self, charges: Any) -> None:
         """Replace the charges, shape (n,), e, checked on the host or float64 on a device."""
         with EVALUATION:
+            self._look_back()
             if is_on_device(charges):
                 self._device_charges = charges
             else:
+                self._limits = None
                 if not self.planner.accepts(charges):
                     self.evaluators = {}
                 self._host_charges, self._device_charges = charges, None
@@ -191,9 +201,9 @@ class Evaluation:
             evaluator = self._evaluator_for(plan)
             evaluator = evaluator.with_virial if virial else evaluator
             evaluator.queue(fill, plan.boxes.width)
-            return evaluator.run
+            return evaluator, evaluator.run
 
-        return self._retried(queued)
+        return self._retried(lambda: self._suited(queued))
 
     def with_virial(self, positions, cell: np.ndarray) -> CoulombResult:
         """The result with the virial."""
@@ -329,9 +339,11 @@ class Evaluation:
         self, positions, cell: np.ndarray, points: np.ndarray | None = None
     ) -> CoulombMatrix | DeviceCoulombMatrix:
         """The matrix of interactions at these positions, which evaluates sets of charges, at points
-        on the host, too. On the host the solver's own charges show first whether single precision
-        suffices."""
+        on the host, too. The solver's own charges show first whether the parameters suit the
+        forces."""
         if self._stays_on_device(positions) and not self.planner.problem.request.levels:
+            if not self.planner.is_examined:
+                self._retried(lambda: self._evaluated(positions, cell))
             with EVALUATION:
                 plan = self.planner.plan(positions, cell)
                 evaluator = self._evaluator_for(plan)
@@ -382,6 +394,7 @@ class Evaluation:
                 except (MemoryError, UnsupportedError) as error:
                     fault = error.with_traceback(None)  # which holds device memory
                 self.evaluators = {}
+                self._forget_forces()
                 self.planner.forget()
                 # the memory held for other shapes may suffice
                 if not (kept and isinstance(fault, MemoryError)):
@@ -456,22 +469,89 @@ class Evaluation:
     def _evaluated_on_device(self, positions, cell: np.ndarray, virial: bool) -> CoulombResult:
         if self.method != "fmm":
             return self._summed_on_device(positions)
+        return self._suited(lambda: self._placed_on_device(positions, cell, virial))
+
+    def _placed_on_device(
+        self, positions, cell: np.ndarray, virial: bool
+    ) -> tuple[Any, CoulombResult]:
+        """The evaluator and the result on the device, with boxes that cover the particles."""
         plan = self.planner.reuse(cell)
         if plan and plan.choice in self.evaluators:
-            result = self._computed(positions, plan, virial)
-            if np.isfinite(to_host(result.energy)).all():  # else particles have left the boxes
-                return result
+            found = self._computed(positions, plan, virial)
+            if np.isfinite(to_host(found[1].energy)).all():  # else particles have left the boxes
+                return found
         if self.planner.problem.uses_region:
             check_extent(positions, self._count)
         return self._computed(positions, self.planner.plan(positions, cell), virial)
 
-    def _computed(self, positions, plan: Plan, virial: bool) -> CoulombResult:
-        """The result of a plan, on the device; NaN if a particle lies outside of a region."""
+    def _computed(self, positions, plan: Plan, virial: bool) -> tuple[Any, CoulombResult]:
+        """The evaluator and the result of a plan, on the device; NaN if a particle lies outside of
+        a region."""
         boxes, evaluator = plan.boxes, self._evaluator_for(plan)
         if virial:
             evaluator = evaluator.with_virial
         found = evaluator.compute(positions, boxes.width, boxes.origin)
-        return CoulombResult(*found)
+        return evaluator, CoulombResult(*found)
+
+    def _forget_forces(self) -> None:
+        """Forget the last evaluation on the device and the limits of its forces."""
+        self._last = self._limits = None
+
+    def _suited(self, evaluate: Callable[[], tuple[Any, T]]) -> T:
+        """The result of an evaluation on the device, with parameters that suit its forces.
+
+        An evaluation is waited for, and its forces are examined, if it is the first with its
+        parameters, or in a region, whose energy is read in any case. Others are examined at the
+        next evaluation.
+
+        Args:
+            evaluate: returns the evaluator, whose work it has queued, and the result.
+        """
+        self._look_back()
+        while True:
+            evaluator, result = evaluate()
+            waits = not self.planner.is_examined or self.planner.problem.uses_region
+            if not waits or self._suits(evaluator):
+                self._last = self.planner.choices[0], evaluator
+                return result
+
+    def _look_back(self) -> None:
+        """Examine the forces of the last evaluation on the device, if it has been completed, and
+        warn if its error was too large."""
+        last, self._last = self._last, None
+        if last and self.planner.is_examined and self.planner.choices[:1] == last[:1]:
+            self._suits(last[1], is_past=True)
+
+    def _suits(self, evaluator: Any, is_past: bool = False) -> bool:
+        """Whether the parameters suit the forces of the last evaluation on the device; if not, the
+        next plan has others."""
+        planner, problem = self.planner, self.planner.problem
+        if planner.is_examined and self._force_limits().hold(*evaluator.force_sums):
+            return True
+        charges = evaluator.complete()
+        if not np.isfinite(evaluator.force_sums).all():
+            return True  # as the results show
+        suited = planner.examine(charges, *evaluator.force_sums)
+        if suited is problem:
+            self._limits = planner.choices[0], planner.force_limits(charges)
+            return True
+        error = problem.request.expected(planner.with_forces(planner.latest.parameters))
+        if is_past and error > problem.request.tolerance:
+            warn(
+                f"`tolerance={problem.request.tolerance:g}` was missed at the last positions on "
+                f"the device, whose expected error is {error:.1e}: other parameters suit the "
+                "forces from now on"
+            )
+        planner.revise(suited)
+        self.evaluators, self._limits = {}, None
+        return False
+
+    def _force_limits(self) -> ForceLimits:
+        """Limits of the forces for the last plan."""
+        choice = self.planner.choices[0]
+        if self._limits is None or self._limits[0] != choice:
+            self._limits = choice, self.planner.force_limits(self.charges)
+        return self._limits[1]
 
     def _replanned(
         self, problem: Problem, positions, cell: np.ndarray, virial: bool, points: np.ndarray | None

@@ -196,8 +196,8 @@ class CoulombSolver:
         """The parameters for the box vectors given at creation, with the expected errors.
 
         If the boxes cover only the particles, the parameters used last. The expected errors are
-        relative to the forces of an ordinary liquid until an evaluation of positions on the host
-        has found the RMS force, and from then on to that.
+        relative to the forces of an ordinary liquid until an evaluation has found the RMS force,
+        and from then on to that.
 
         Raises:
             ValueError: the parameters depend on positions, and there are none yet.
@@ -287,11 +287,12 @@ class CoulombSolver:
         Args:
             positions: shape (n, 3), nm; wrapped into the box or not. With backend "cuda" they may
                 be any CuPy array. The results then stay on the device, in the precision of the
-                solver, the energy with shape (1,), the virial in float64. The call does not wait
-                for the device, errors show as NaN, and whether single precision suffices is not
-                checked. With an open boundary, or in a nearly empty cell, the energy is read back
-                to see whether the boxes cover the particles, and invalid positions raise errors.
-                With ``points`` there the positions are copied to the host and the results back.
+                solver, the energy with shape (1,), the virial in float64. Errors show as NaN. The
+                first call with its parameters waits for the device and examines the forces; others
+                do not wait, and examine the forces of the call before them. With an open boundary,
+                or in a nearly empty cell, the energy is read back to see whether the boxes cover
+                the particles, and invalid positions raise errors. With ``points`` there the
+                positions are copied to the host and the results back.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation; None with an
                 open boundary. A uniform scaling costs nothing. Another shape rebuilds the lattice
                 operator, as do particles that leave the space covered by the boxes. A strain of
@@ -324,8 +325,9 @@ class CoulombSolver:
         Warns:
             UserWarning: ``precision="single"`` misses the tolerance because charges are too close
                 to each other or forces too small; given parameters miss it because forces are
-                small; with ``slab_correction``, positions on the host span more than the height of
-                the cell; each once.
+                small; positions on a device missed it in the call before this one; with
+                ``slab_correction``, positions on the host span more than the height of the cell;
+                each once, but for the third.
         """
         frame = self._frame(box_vectors)
         if frame.is_users:

@@ -6,10 +6,11 @@
 //   gather_atoms   for OpenMM, whose order of atoms differs: atom k is particle atom_index[k].
 //                  Computes forces, and potentials and the energy, as requested. Forces are added
 //                  to OpenMM's as 64-bit fixed-point numbers, by atomics because kernels on other
-//                  streams may add to them at the same time. With the energy come the sums of
-//                  q^2 E^2 and q^2 |E|^3, in charges over squares of box widths, from which the
-//                  host tells whether the parameters suit the forces. These two are sums over
-//                  particles whose parts are all in the device's share of boxes. A thread per atom
+//                  streams may add to them at the same time. A thread per atom
+//
+// With the energy come the sums of q^2 E^2 and q^2 |E|^3, in charges over squares of box widths,
+// from which the host tells whether the parameters suit the forces. These two are sums over
+// particles whose parts are all in the device's share of boxes.
 //
 // Sums are in float64 in a fixed order. Bound by memory.
 #include "common/fixed_point.cuh"
@@ -78,21 +79,34 @@ __device__ __forceinline__ Result result_of(int i, const PartResults& parts) {
         {phi * real(parts.parameters->potential), ex * scale, ey * scale, ez * scale}, any, whole};
 }
 
+// Terms of the sums: the energy of a particle of charge q and, where its result is whole, q^2 E^2
+// and q^2 |E|^3.
+__device__ __forceinline__ void set_terms(double* sums /* [3] */, real q, const Result& result,
+                                          const Parameters* __restrict__ parameters) {
+    sums[0] = 0.5 * double(q) * double(result.sum.x);
+    if (!result.whole) return;
+    const real scale = 1 / real(parameters->field), x = scale * result.sum.y,
+               y = scale * result.sum.z, z = scale * result.sum.w, square = x * x + y * y + z * z;
+    sums[1] = double(q) * double(q) * double(square);
+    sums[2] = sums[1] * double(sqrt(square));
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK)
     gather(int n, const Located* __restrict__ located, const real4* __restrict__ fraction,
            const int* __restrict__ place, const real4* __restrict__ far,
            const real4* __restrict__ near, const Parameters* __restrict__ parameters,
            const real* __restrict__ charges, real* __restrict__ potentials /* (n) */,
-           double* partial /* (blocks) */, int* ticket /* zeroed */,
-           double* __restrict__ energy /* (1) */, real* __restrict__ fields /* (n, 3) */,
-           real* __restrict__ forces /* (n, 3) */, const int* __restrict__ start,
-           const BoxRange* __restrict__ share) {
+           double* partial /* (blocks, 3) */, int* ticket /* zeroed */,
+           double* __restrict__ energy /* (1) */,
+           double* __restrict__ force_sums /* (2), in the CPU's memory */,
+           real* __restrict__ fields /* (n, 3) */, real* __restrict__ forces /* (n, 3) */,
+           const int* __restrict__ start, const BoxRange* __restrict__ share) {
     const int i = blockIdx.x * BLOCK + threadIdx.x;
-    double own[1] = {0};
+    double own[3] = {0, 0, 0};
     if (i < n) {
-        const real4 result = result_of(i, results_of_parts(n, located, fraction, place, far, near,
-                                                           parameters, start, share))
-                                 .sum;
+        const Result found = result_of(
+            i, results_of_parts(n, located, fraction, place, far, near, parameters, start, share));
+        const real4 result = found.sum;
         const real q = charges[i];
         potentials[i] = result.x;
         fields[3 * i] = result.y;
@@ -101,9 +115,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
         forces[3 * i] = q * result.y;
         forces[3 * i + 1] = q * result.z;
         forces[3 * i + 2] = q * result.w;
-        own[0] = 0.5 * double(q) * double(result.x);
+        set_terms(own, q, found, parameters);
     }
-    if (sum_over_grid<BLOCK>(own, partial, ticket)) *energy = own[0];
+    if (!sum_over_grid<BLOCK>(own, partial, ticket)) return;
+    *energy = own[0];
+    for (int s = 0; s < 2; s++) force_sums[s] = own[s + 1];
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -133,13 +149,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
             atomicAdd(&force_buffer[k + padded], fixed_point(q * result.z));
             atomicAdd(&force_buffer[k + 2 * padded], fixed_point(q * result.w));
         }
-        own[0] = 0.5 * double(q) * double(result.x);
-        if (with_potentials && found.whole) {
-            const real scale = 1 / real(parameters->field), x = scale * result.y,
-                       y = scale * result.z, z = scale * result.w, square = x * x + y * y + z * z;
-            own[1] = double(q) * double(q) * double(square);
-            own[2] = own[1] * double(sqrt(square));
-        }
+        if (with_potentials) set_terms(own, q, found, parameters);
     }
     if (!with_potentials || !sum_over_grid<BLOCK>(own, partial, ticket)) return;
     for (int s = 0; s < 3; s++) sums[s] = own[s];

@@ -4,6 +4,8 @@ import pytest
 
 from fmm_openmm import UnsupportedError
 from fmm_openmm.backends import backend_class
+from fmm_openmm.oracle import ewald_sum
+from tests.expected_errors import crystal
 from tests.support.charges import relative
 from tests.torch.systems import EXCLUSIONS, boundary, small, torch
 
@@ -76,6 +78,30 @@ def test_charges_that_change():
         found = fmm_torch.evaluate(x, scale * q, cell, tolerance=1e-5)
         assert relative(host(found.potentials), scale * host(one.potentials)) < 1e-4
         assert relative(host(found.energy), scale**2 * host(one.energy)) < 1e-4
+
+
+def test_small_forces():
+    """The first evaluation of a cold crystal is right; when forces become small later, the next
+    one warns and is right."""
+    fmm_torch.clear_solvers()
+    cold, warm = crystal("nacl", 0.006), crystal("nacl", 0.4)
+    q, cell = torch.tensor(cold.charges).cuda(), torch.tensor(cold.cell)
+
+    def evaluated(case):
+        return fmm_torch.evaluate(torch.tensor(case.positions).cuda(), q, cell).forces
+
+    def error(forces, case):
+        exact = ewald_sum(case.positions, case.charges, case.cell).forces
+        return relative(host(forces).numpy(), exact)
+
+    assert error(evaluated(cold), cold) <= 5e-4
+    for _ in range(3):
+        assert error(evaluated(warm), warm) <= 5e-4
+    evaluated(cold)
+    torch.cuda.synchronize()
+    with pytest.warns(UserWarning, match="was missed at the last positions on the device"):
+        found = evaluated(cold)
+    assert error(found, cold) <= 5e-4
 
 
 def test_streams():

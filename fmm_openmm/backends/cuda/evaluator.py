@@ -62,6 +62,7 @@ class CudaEvaluator(Evaluator):
 
     def _make(self):
         self.run = Run(self._program)
+        self.run.flags["force_sums"][...] = np.nan
         self._caller: cupy.cuda.Stream | None = None
         self._place: tuple[float, ...] | None = None
         self._parameters: np.ndarray | None = None
@@ -188,6 +189,19 @@ class CudaEvaluator(Evaluator):
         if self._caller not in (None, caller):
             caller.wait_event(self._caller.record())
         self._caller = caller
+
+    @property
+    def force_sums(self) -> tuple[float, float]:
+        """Sums of q^2 E^2 and q^2 |E|^3, with fields in charges over squares of box widths, of the
+        last evaluation that the device has completed; NaN before the first."""
+        squares, cubes = self.run.flags["force_sums"].tolist()
+        return squares, cubes
+
+    def complete(self) -> np.ndarray:
+        """Wait until the device has completed the last evaluation. Returns its charges, shape (n,),
+        e, float64."""
+        with self.on_device():
+            return self.run.buffers["charges"].get().astype(np.float64)
 
     def for_sets(self, sets: int, fields: bool) -> SetsRun:
         """The program for a number of sets of charges, with fields or without."""

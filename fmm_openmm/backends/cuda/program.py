@@ -40,7 +40,9 @@ INPUTS = ("positions", "parameters", "charges")
 ``pipeline.term``."""
 
 OUTPUTS = ("energy", "forces", "potentials", "fields")
-"""Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). Inside OpenMM the
+"""Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). In the CPU's memory
+"force_sums" holds the sums of q^2 E^2 and q^2 |E|^3, as of
+:class:`fmm_openmm.planning.forces.ForceLimits`, of the last evaluation completed. Inside OpenMM the
 forces are added to OpenMM's, there are no fields, and "sums" holds the energy among others
 (:class:`fmm_openmm.backends.cuda.abi.Sums`). There the executor may set "potentials_wanted" to 0:
 then sums and potentials are left as they are."""
@@ -118,8 +120,8 @@ class Kernel:
 @dataclass(frozen=True)
 class Buffer:
     """Device memory of a shape and type, with initial contents or without. Of the kinds
-    "external", an array that is there already, and "flag", an integer in the CPU's memory that
-    kernels set and the executor reads, if it is not the program's "own"."""
+    "external", an array that is there already, and "flag", numbers in the CPU's memory that kernels
+    set and the executor reads, if it is not the program's "own"."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -274,9 +276,9 @@ class ProgramBuilder:
             tuple(map(int, shape)), np.dtype(dtype), kind="external" if external else "own"
         )
 
-    def flag(self, name: str) -> None:
-        """An integer in the CPU's memory that kernels set."""
-        self.program.buffers[name] = Buffer((1,), np.dtype(np.int32), kind="flag")
+    def flag(self, name: str, number: int = 1, dtype=np.int32) -> None:
+        """Numbers in the CPU's memory that kernels set."""
+        self.program.buffers[name] = Buffer((number,), np.dtype(dtype), kind="flag")
 
     def table(self, name: str, values, dtype) -> None:
         """A buffer with initial contents."""

@@ -11,8 +11,12 @@ from fmm_openmm.backends import backend_class
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.box import BoxLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
+from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.specification import Specification
+from fmm_openmm.units import COULOMB_CONSTANT
+from tests.expected_errors import crystal
+from tests.support.charges import cluster, relative
 from tests.systems import SYSTEMS, build, charge_arrays
 
 try:
@@ -196,6 +200,67 @@ def test_arrays_on_the_device_give_arrays_on_the_device():
             atol=1e-9 * np.abs(getattr(host, name)).max(),
         )
     assert float(device.energy[0]) == pytest.approx(host.energy, rel=1e-12)
+
+
+@pytest.mark.parametrize("tolerance", [5e-4, 1e-7])
+def test_small_forces_on_the_device(tolerance):
+    """The first evaluation of a cold crystal is right. When forces become small later, the next
+    evaluation warns and is right; others do not wait for the device."""
+    cold, warm = crystal("nacl", 0.006), crystal("nacl", 0.4)
+    solver = CoulombSolver(cold.charges, cold.cell, tolerance=tolerance, backend="cuda")
+
+    def computed(case):
+        return solver.compute(cupy.asarray(case.positions)).forces
+
+    def error(forces, case):
+        return relative(forces.get(), ewald_sum(case.positions, case.charges, case.cell).forces)
+
+    usual = solver.parameters.order
+    assert error(computed(cold), cold) <= tolerance
+    assert solver.parameters.order > usual
+    assert solver.parameters.expected_error <= tolerance
+    for _ in range(3):
+        assert error(computed(warm), warm) <= tolerance
+    assert solver.parameters.order == usual
+    computed(cold)
+    cupy.cuda.Device().synchronize()
+    with pytest.warns(UserWarning, match="was missed at the last positions on the device"):
+        found = computed(cold)
+    assert error(found, cold) <= tolerance
+
+
+def test_charges_that_come_close_on_the_device():
+    """The first evaluation is in double precision where single does not suffice."""
+    x, q, cell = cluster(1e-3, others=60)
+    solver = CoulombSolver(q, cell, backend="cuda")
+    assert solver.parameters.precision == "single"
+    forces = solver.compute(cupy.asarray(x)).forces
+    assert solver.parameters.precision == "double"
+    assert relative(forces.get(), ewald_sum(x, q, cell).forces) <= 5e-4
+
+
+def test_later_evaluations_are_not_waited_for():
+    positions, charges, pairs = random_charges(n=20000)
+    solver = CoulombSolver(charges, np.eye(3) * 3, pairs, backend="cuda")
+    placed = cupy.asarray(positions)
+    for _ in range(2):
+        solver.compute(placed)
+    spin = cupy.RawKernel(
+        'extern "C" __global__ void spin(long long cycles) {'
+        " const long long start = clock64(); while (clock64() - start < cycles); }",
+        "spin",
+    )
+    stream = cupy.cuda.get_current_stream()
+    spin((1,), (1,), (np.int64(500_000_000),))
+    for _ in range(5):
+        solver.compute(placed)
+    assert not stream.done
+    stream.synchronize()
+    squares, cubes = solver.evaluation.used[0].force_sums
+    fields = solver.compute(positions).fields
+    width = solver.evaluation.planner.latest.width
+    expected = force_sums(charges, fields * width**2 / COULOMB_CONSTANT)
+    np.testing.assert_allclose((squares, cubes), expected, rtol=1e-5)
 
 
 def test_boxes_and_charges_may_change():

@@ -21,20 +21,20 @@ def gather(
     term: Term | None = None,
 ) -> tuple[str, str]:
     """Sum the results of the parts to those of the particles. Inside OpenMM the stage "export"
-    takes its place in steps that need forces, and adds these to OpenMM's; an energy is accompanied
-    by the other :class:`fmm_openmm.backends.cuda.abi.Sums`, and a term is added."""
+    takes its place in steps that need forces, and adds these to OpenMM's; a term is added. The
+    energy is accompanied by the other :class:`fmm_openmm.backends.cuda.abi.Sums`."""
     blocks, ticket = -(-b.n // GATHER_BLOCK), At("count", b.boxes)  # zeroed with the counts
     b.stage("gather", "gather", Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)
-    sums, number = ("sums", sizeof(Sums) // 8) if interface else ("energy", 1)
+    number = sizeof(Sums) // 8
     b.buffer("partial", (blocks, number), np.float64)
-    b.buffer(sums, number, np.float64)
     common = (
         np.int32(b.n), parts.box, parts.weight, "place", *out, "parameters", "charges",
-        "potentials", "partial", ticket, sums,
+        "potentials", "partial", ticket,
     )  # fmt: skip
     if interface:
-        ours = *common, "atom_index", "force_buffer", np.int32(interface.padded)
+        b.buffer("sums", number, np.float64)
+        ours = *common, "sums", "atom_index", "force_buffer", np.int32(interface.padded)
         last = "potentials_wanted", parts.start, "share"
         for forces in (False, True):
             if forces:
@@ -43,7 +43,12 @@ def gather(
             if term:
                 add_term(b, term, interface, forces)
     else:
+        b.buffer("energy", 1, np.float64)
+        b.flag("force_sums", number - 1, np.float64)
         b.buffer("fields", (b.n, 3), b.real)
         b.buffer("forces", (b.n, 3), b.real)
-        b.launch("gather", blocks, GATHER_BLOCK, *common, "fields", "forces", parts.start, "share")
+        b.launch(
+            "gather", blocks, GATHER_BLOCK, *common, "energy", "force_sums", "fields", "forces",
+            parts.start, "share",
+        )  # fmt: skip
     return "potentials", "fields"

@@ -1,6 +1,7 @@
 """Programs through CuPy: their buffers, their kernels, and what queues their steps."""
 
 import cupy
+import numpy as np
 
 from fmm_openmm.backends.cuda.execute.cupy.faults import out_of_memory
 from fmm_openmm.backends.cuda.execute.cupy.graph import Graph
@@ -9,6 +10,7 @@ from fmm_openmm.backends.cuda.program import (
     BACKGROUND,
     SETUP,
     At,
+    Buffer,
     Device,
     Launch,
     Memset,
@@ -29,15 +31,26 @@ def current_device() -> Device:
 
 
 def allocated(program: Program, given: dict[str, cupy.ndarray]) -> dict[str, cupy.ndarray]:
-    """Allocate the buffers of a program that are not ``given``, with their initial contents.
-    Returns all buffers by name."""
+    """Allocate the buffers of a program that are not ``given`` nor flags, with their initial
+    contents. Returns all buffers but flags by name."""
     return given | {
         name: cupy.empty(buffer.shape, buffer.dtype)
         if buffer.data is None
         else cupy.asarray(buffer.data)
         for name, buffer in program.buffers.items()
-        if name not in given
+        if name not in given and buffer.kind != "flag"
     }
+
+
+def shared(buffer: Buffer) -> tuple[np.ndarray, cupy.ndarray]:
+    """A flag in pinned memory, filled with zeros, for the host and for the current device, whose
+    kernels write there."""
+    memory = cupy.cuda.alloc_pinned_memory(buffer.nbytes)
+    host = np.frombuffer(memory, buffer.dtype, buffer.shape[0])
+    host[...] = 0
+    device = cupy.cuda.Device().id
+    pointer = cupy.cuda.UnownedMemory(memory.ptr, buffer.nbytes, memory, device)
+    return host, cupy.ndarray(buffer.shape, buffer.dtype, cupy.cuda.MemoryPointer(pointer, 0))
 
 
 def compiled(program: Program) -> dict:
@@ -86,10 +99,14 @@ class Run:
 
     Attributes:
         buffers: buffers by name. The caller fills those that the program reads.
+        flags: arrays on the host by name, which kernels write.
     """
 
     def __init__(self, program: Program, given: dict[str, cupy.ndarray] | None = None):
-        self.buffers = allocated(program, given or {})
+        self.buffers, self.flags = allocated(program, given or {}), {}
+        for name, buffer in program.buffers.items():
+            if buffer.kind == "flag":
+                self.flags[name], self.buffers[name] = shared(buffer)
         kernels = compiled(program)
         self._stream, *self._side = (
             cupy.cuda.Stream(non_blocking=True, priority=0 if number == BACKGROUND else FOREMOST)

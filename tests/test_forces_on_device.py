@@ -1,0 +1,155 @@
+"""Forces of evaluations on a device are examined, at the first one and later at the next, by arrays
+and an evaluator that only behave as if they were there."""
+
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fmm_openmm import CoulombSolver
+from fmm_openmm.backends import backend_class
+from fmm_openmm.expansions.error import force_sums
+from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.units import COULOMB_CONSTANT
+from tests.expected_errors import crystal
+from tests.support.charges import relative
+
+COLD, WARM = crystal("nacl", 0.006), crystal("nacl", 0.4)
+MISSED = "was missed at the last positions on the device"
+
+
+class DeviceArray(np.ndarray):
+    """An array that claims to be on a device."""
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.__array_interface__
+
+    def get(self):
+        return np.array(self)
+
+
+def device_array(values):
+    return np.array(values).view(DeviceArray)
+
+
+class DeviceEvaluator(backend_class("cpu")):
+    """Delivers the sums of an evaluation once it is waited for, or another one is queued."""
+
+    waits = 0
+
+    def __init__(self, specification):
+        super().__init__(specification)
+        self.force_sums = self._pending = np.nan, np.nan
+        self.run = SimpleNamespace(buffers={"charges": device_array(self.charges)})
+
+    def compute(self, positions, width, origin):
+        self.force_sums = self._pending
+        potentials, fields = self.evaluate(positions.get() - np.array(origin), width)
+        self._pending = force_sums(self.charges, fields)
+        scale = COULOMB_CONSTANT / width
+        fields = scale / width * fields
+        energy = [scale * (self.charges @ potentials) / 2]
+        found = energy, self.charges[:, None] * fields, scale * potentials, fields
+        return [device_array(each) for each in found]
+
+    def queue(self, fill, width):
+        fill(self.run)
+        self.set_charges(self.run.buffers["charges"].get())
+        self.run.buffers["forces"] = self.compute(
+            self.run.buffers["positions"], width, np.zeros(3)
+        )[1]
+
+    def complete(self):
+        type(self).waits += 1
+        self.force_sums = self._pending
+        return self.charges
+
+
+@pytest.fixture
+def solver():
+    """A solver for the charges of the crystals that takes arrays on the device."""
+    solver = CoulombSolver(COLD.charges, COLD.cell, backend="cpu")
+    solver.evaluation.backend, solver.evaluation.evaluator_class = "cuda", DeviceEvaluator
+    DeviceEvaluator.waits = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield solver
+
+
+def computed(solver, case, scale=1.0):
+    """Forces on scaled charges."""
+    solver.set_charges(device_array(scale * case.charges))
+    for evaluator in solver.evaluation.evaluators.values():
+        evaluator.charges = scale * case.charges
+    return solver.compute(device_array(case.positions)).forces
+
+
+def queued(solver, case, scale=1.0):
+    def fill(run):
+        run.buffers |= {
+            "positions": device_array(case.positions),
+            "charges": device_array(scale * case.charges),
+        }
+
+    return solver.evaluation.queue(fill, case.cell).buffers["forces"]
+
+
+def error(forces, case, scale=1.0):
+    exact = scale**2 * ewald_sum(case.positions, case.charges, case.cell).forces
+    return relative(forces.get(), exact)
+
+
+@pytest.mark.parametrize("evaluated", [computed, queued])
+def test_the_first_evaluation_is_waited_for(solver, evaluated):
+    """It is right, with other parameters than those of a liquid; the next ones wait for nothing."""
+    usual = solver.parameters.order
+    assert error(evaluated(solver, COLD), COLD) <= 5e-4
+    assert solver.parameters.order > usual
+    assert solver.parameters.expected_error <= 5e-4
+    waits = DeviceEvaluator.waits
+    for _ in range(3):
+        assert error(evaluated(solver, COLD), COLD) <= 5e-4
+    assert DeviceEvaluator.waits == waits
+
+
+@pytest.mark.parametrize("evaluated", [computed, queued])
+def test_later_evaluations_are_examined_at_the_next_one(solver, evaluated):
+    evaluated(solver, WARM)
+    usual = solver.parameters.order
+    evaluated(solver, WARM)
+    assert DeviceEvaluator.waits == 1
+    assert error(evaluated(solver, COLD), COLD) > 5e-4
+    evaluated(solver, COLD)
+    with pytest.warns(UserWarning, match=MISSED):
+        found = evaluated(solver, COLD)
+    assert error(found, COLD) <= 5e-4
+    assert solver.parameters.order > usual
+    for _ in range(3):
+        found = evaluated(solver, WARM)
+    assert error(found, WARM) <= 5e-4
+    assert solver.parameters.order == usual
+
+
+def test_charges_that_change(solver):
+    """Forces are examined with the charges that they act on: nothing is small here. Limits follow
+    charges from the host."""
+    for scale in (1.0, 0.1, 10.0, 0.01, 0.01, 1.0):
+        assert error(queued(solver, WARM, scale), WARM, scale) <= 5e-4
+    with pytest.warns(UserWarning, match=MISSED):
+        solver.set_charges(10.0 * COLD.charges)
+        for _ in range(3):
+            found = queued(solver, COLD, 10.0)
+    assert error(found, COLD, 10.0) <= 5e-4
+
+
+def test_what_is_not_a_number_changes_nothing(solver):
+    computed(solver, WARM)
+    before = solver.parameters
+    bad = device_array(WARM.positions)
+    bad[3] = np.nan
+    with np.errstate(invalid="ignore"):
+        solver.compute(bad)
+    computed(solver, WARM)
+    assert solver.parameters == before
