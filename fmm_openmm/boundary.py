@@ -147,9 +147,10 @@ def net_charge(charges: np.ndarray) -> float:
 
 
 def check_neutral(charges: np.ndarray, boundary: Boundary, term: Any = None) -> None:
-    """Refuse a net charge of charges, shape (n,), e, in a slab or wire, where there is no
-    background and the potential of its images diverges; or as a term requires, which may neutralise
-    it.
+    """Refuse charges, shape (n,), e, whose net charge the boundary does not allow.
+
+    In a slab or wire there is no background, so that the potential of a net charge and its images
+    diverges. With a dipole term or a neutralization, that decides instead.
 
     Raises:
         UnsupportedError: the net charge is not zero.

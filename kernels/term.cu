@@ -1,6 +1,6 @@
-// term: adds to OpenMM's forces, and to potentials and energy, what a dipole moment in a periodic
-// cell adds, or what neutralises a slab or wire. Pairs of charges, a charge with itself included,
-// interact by
+// term: adds the dipole term of a periodic cell, or the interaction with what neutralises a slab or
+// wire, to OpenMM's forces and to potentials and energy. Pairs of charges, a charge with itself
+// included, interact by
 //
 //     w(x, y) = u(x) + u(y) + e + 2 sum_a c_a x_a y_a
 //

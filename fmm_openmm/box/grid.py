@@ -57,7 +57,7 @@ def _deformation(boxes: np.ndarray) -> np.ndarray:
 
 def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
     """The counts matrix whose boxes are nearly cubes of about the given width and whose FFT lengths
-    are 2, 3, 5, 7-smooth. Along an infinite axis the count is 1, of a box of the given width.
+    are products of 2, 3, 5 and 7. Along an infinite axis there is one box, of the given width.
 
     Args:
         cell: box vectors in reduced form, shape (3, 3).

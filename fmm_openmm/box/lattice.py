@@ -95,8 +95,8 @@ class BoxLattice:
         return replace(self, boxes=self.boxes @ gradient, strained_from=self.unstrained)
 
     def is_strained_to(self, boxes: np.ndarray) -> bool:
-        """Whether box vectors, shape (3, 3), are strained from these by
-        :data:`MAX_STRAIN` at most."""
+        """Whether box vectors, shape (3, 3), are strained from these by at most
+        :data:`MAX_STRAIN`."""
         return bool(np.abs(strain(self.boxes, boxes)).max() <= MAX_STRAIN)
 
     @property

@@ -189,7 +189,7 @@ class ChargeSystem:
         A charge is its base value plus its parameter offsets at the parameters' defaults. Every
         exception of a NonbondedForce becomes an exclusion. The box is the System's default one
         if the force is periodic, else None. Charges of several FMMForces, and of an additional
-        NonbondedForce, are added. In a slab or wire, particles that were wrapped at box vectors
+        NonbondedForce, are added. In a slab or wire, particles that were wrapped along box vectors
         without images are moved next to the others, as by an FMMForce.
 
         Args:

@@ -45,7 +45,7 @@ def _check_type(name: str, value, *classes) -> None:
 
 
 def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0, bonds=None) -> dict:
-    """A frame of a trajectory, with charges or a force field."""
+    """See :meth:`fmm_openmm.ChargeSystem.from_mdtraj`."""
     mdtraj = require("mdtraj", "mdtraj")
     _check_type("trajectory", trajectory, mdtraj.Trajectory)
     frame = check_integer(frame, "frame", -trajectory.n_frames, trajectory.n_frames - 1)
@@ -101,7 +101,7 @@ def _charges(values, n: int) -> np.ndarray:
 
 
 def from_parmed(structure) -> dict:
-    """A structure with its own NonbondedForce."""
+    """See :meth:`fmm_openmm.ChargeSystem.from_parmed`."""
     parmed = require("parmed", "parmed")
     _check_type("structure", structure, parmed.Structure)
     if any(atom.atom_type is parmed.UnassignedAtomType for atom in structure.atoms):
@@ -142,7 +142,7 @@ def from_parmed(structure) -> dict:
 
 
 def from_mdanalysis(universe, bonds=None) -> dict:
-    """The present frame of a universe."""
+    """See :meth:`fmm_openmm.ChargeSystem.from_mdanalysis`."""
     mdanalysis = require("MDAnalysis", "mdanalysis")
     _check_type("universe", universe, mdanalysis.Universe, mdanalysis.AtomGroup)
     atoms = universe.atoms
@@ -193,7 +193,7 @@ def _check_massless(atoms, charges, pairs) -> None:
 
 
 def from_ase(atoms, bonds=()) -> dict:
-    """Atoms with initial charges."""
+    """See :meth:`fmm_openmm.ChargeSystem.from_ase`."""
     ase = require("ase", "ase")
     _check_type("atoms", atoms, ase.Atoms)
     if not atoms.has("initial_charges"):

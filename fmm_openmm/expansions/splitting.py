@@ -42,9 +42,9 @@ def truncation_radii(top: int, accuracy: float, alpha: float, reach: float) -> t
 def isolating_split(
     top: int, accuracy: float, gap: float, reach: float = 2.0
 ) -> tuple[float, float]:
-    """The smallest splitting parameter with which nothing at the distance ``gap`` or beyond
-    counts in real space, and the radius in reciprocal space, both as in
-    :func:`truncation_radii`; zero if the gap is infinite."""
+    """The smallest splitting parameter with which terms of real space are negligible at the
+    distance ``gap`` and beyond, and the truncation radius in reciprocal space; both are zero if the
+    gap is infinite. Arguments as in :func:`truncation_radii`."""
     if not np.isfinite(gap):
         return 0.0, 0.0
     l = np.arange(top + 1)[:, None]

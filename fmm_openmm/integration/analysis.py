@@ -36,10 +36,11 @@ def analyse(
 
     The results do not include exceptions and Lennard-Jones interactions.
 
-    Many programs wrap particles at all box vectors. In a slab or wire, particles are therefore
+    Many programs wrap particles along all box vectors. In a slab or wire, particles are therefore
     translated by the box vectors without images until they are contiguous, as by
     :class:`fmm_openmm.FMMForce`, and then translated together to the image next to the particles of
-    the first frame. Frames without box vectors are used as given, or wrapped at those of a System.
+    the first frame. Frames without box vectors are used as given, or wrapped along those
+    of the System.
 
     Boxes, parameters and precision of a frame depend only on that frame and on the first one. The
     results are therefore bitwise identical with any executor and without one, on processors and

@@ -81,9 +81,9 @@ class Structure:
         box_vectors: np.ndarray,
         neutralization: Neutralization | None = None,
     ) -> np.ndarray:
-        """Positions, shape (n, 3), nm, of which OpenMM may have wrapped any at the box vectors: in
-        a slab or wire :func:`fmm_openmm.box.unwrap`, next to what neutralises it, else
-        unchanged."""
+        """Positions, shape (n, 3), nm, with OpenMM's wrapping along box vectors without images
+        undone: in a slab or wire by :func:`fmm_openmm.box.unwrap`, next to what neutralises it,
+        else unchanged."""
         if not self.boundary.is_partial:
             return positions
         found = unwrap(positions, box_vectors, self.boundary)

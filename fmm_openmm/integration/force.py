@@ -42,10 +42,10 @@ class FMMForce(ForceInContext):
     contributes, and the net charge is arbitrary, as with OpenMM's NoCutoff.
 
     A slab has images along two of the box vectors, a wire along one, as in
-    :class:`fmm_openmm.CoulombSolver`. The other box vectors are the extent of the System's other
-    forces only. OpenMM may have wrapped any particle at them: each is moved to the image next to
-    the others, with the box cut at the widest gap among the particles. There must be vacuum,
-    without which an evaluation raises an error.
+    :class:`fmm_openmm.CoulombSolver`. The other box vectors concern only the other forces of
+    the System. OpenMM may have wrapped particles along them. Each particle is moved to the image
+    next to the others, with the box cut at the widest gap among the particles. There must be
+    vacuum, without which an evaluation raises an error.
 
     Particles, exclusions and parameter offsets are added as to any force of OpenMM. The charge of
     a particle is ``base + sum(scale * parameter)`` over its parameter offsets. The force differs

@@ -153,7 +153,7 @@ class Options(SolverOptions):
 
     def term(self, boundary: Boundary) -> DipoleTerm | Neutralization | None:
         """What is added to the sum over the images with a boundary: :meth:`dipole_term` or
-        :meth:`neutralizer`, which no boundary has both."""
+        :meth:`neutralizer`; no boundary has both."""
         return self.dipole_term(boundary) or self.neutralizer(boundary)
 
     @property

@@ -13,7 +13,7 @@ struct Parameters {
     double origin[3];   // nm, if boxes cover only the particles; else 0
 };
 
-// Where the particles of a slab lie that OpenMM may have wrapped at box vector c.
+// Where the particles of a slab lie that OpenMM may have wrapped along box vector c.
 struct Layer {
     double middle;    // height of their middle, nm
     double farthest;  // how far from it particles may lie, nm: not quite half the height of the box

@@ -12,8 +12,8 @@
 //                   sort_sites    a thread per site: its sorted place
 //                 Unless SEARCHED, the neighbours of a cluster are found (search.cuh) when its
 //                 pairs are computed next
-//   search_sites  finds them if the list is invalid: in every evaluation if SEARCHED, else on the
-//                 host's request, which learns the lengths of the lists. A warp for every
+//   search_sites  finds them if the list is invalid: in every evaluation if SEARCHED, else when
+//                 the host asks for the lengths of the lists. A warp for every
 //                 (warps in the grid)-th cluster
 //
 // The kernels are bound by memory, search_sites by the number of candidates, about 600 per cluster

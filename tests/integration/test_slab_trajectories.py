@@ -1,4 +1,4 @@
-"""Trajectories of slabs and wires, whose frames are wrapped at all box vectors."""
+"""Trajectories of slabs and wires, whose frames are wrapped along all box vectors."""
 
 from functools import partial
 

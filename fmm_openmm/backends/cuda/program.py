@@ -182,7 +182,7 @@ class Record(Step):
 
 @dataclass(frozen=True)
 class Wait(Step):
-    """Holds the stream until the event of a name, if it was recorded, has passed."""
+    """Makes the stream wait for an event, if the event was recorded."""
 
     event: str
 

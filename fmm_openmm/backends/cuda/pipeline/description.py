@@ -90,10 +90,16 @@ def build(
     specification: Specification, device: Device, interface: Interface | None = None,
     with_virial: bool = False, share: Share | None = None, term: Term | None = None
 ) -> Program:  # fmt: skip
-    """The program of one evaluation on a device, on OpenMM's arrays if these are given; or one that
-    leaves the virial, (3, 3) kJ/mol, in "virial", without levels; or one that
-    gives results to the parts of a share of the boxes. With OpenMM's arrays a term is added, by the
-    program of the share with the first box.
+    """The program of one evaluation on a device.
+
+    Args:
+        interface: OpenMM's arrays, from which positions are read and to which forces are added;
+            None for the program of a solver.
+        with_virial: also compute the virial, shape (3, 3), kJ/mol, into the buffer "virial"; not
+            with levels.
+        share: boxes whose parts get results; None for all.
+        term: added to the results on OpenMM's arrays, by the program of the share with the first
+            box.
 
     Raises:
         UnsupportedError: too many particles, levels that the kernels cannot do, or an order whose

@@ -176,8 +176,8 @@ def fewest_rounds(resident: int, blocks: int, sources: int, of_share: float) -> 
     """
 
     def rounds(shares: int) -> float:
-        """Sources that the last block to end has come to, with one more for each share, and what
-        all shares take later."""
+        """Time in sources: of the blocks that run one after the other, each with one more for its
+        overhead, and of adding up the shares."""
         return -(-blocks * shares // resident) * (-(-sources // shares) + 1) + of_share * shares
 
     return min(range(1, sources + 1), key=rounds)

@@ -35,7 +35,7 @@ class Graph:
         return cls(executable.value)
 
     def launch(self, stream: cupy.cuda.Stream) -> None:
-        """Queues the graph."""
+        """Queue the graph."""
         runtime.graphLaunch(self._executable, stream.ptr)
 
 
