@@ -4,16 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fmm_openmm.arrays import is_on_device, namespace, to_host
+from fmm_openmm.backends import backend_class, turn
 from fmm_openmm.boundary import Boundary, check_neutral
 from fmm_openmm.box import Frame, check_box_vectors
-from fmm_openmm.checks import check_charges, check_positions
+from fmm_openmm.checks import check_charges, check_extent, check_positions
 from fmm_openmm.distributed.communication import AgreedError, agree, shared_fate
 from fmm_openmm.distributed.homes import Homes, Route
 from fmm_openmm.distributed.stages import DistributedStages, Links
+from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.evaluation import volume
 from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.planning.boxes import Boxes, Region
+from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Plan, Planner
 from fmm_openmm.planning.problem import Problem
@@ -23,6 +27,7 @@ from fmm_openmm.results import (
     CoulombResult,
     in_units,
     largest_potential,
+    like,
 )
 from fmm_openmm.specification import Specification
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -33,7 +38,8 @@ if TYPE_CHECKING:
 
 
 class DistributedSolver:
-    """:class:`fmm_openmm.CoulombSolver` for particles that the ranks of MPI share, on their CPUs.
+    """:class:`fmm_openmm.CoulombSolver` for particles that the ranks of MPI share, on their CPUs or
+    on their GPUs, one each.
 
     Each rank gives the particles that it has, wherever they are, and gets their results. The ranks
     share the boxes, whatever particles they have given. All methods are collective: every rank
@@ -52,6 +58,8 @@ class DistributedSolver:
             Each pair is given by one rank or several.
         ids: numbers that identify the particles of this rank among all, shape (n,), integer; by
             default they are numbered from 0 through all ranks.
+        backend: "cpu", or "cuda" for CuPy's current device of each rank, the same on every rank.
+            The GPUs exchange their data by NCCL.
         options: explicit parameters, see :class:`FMMParameters`, without ``levels``.
 
     Raises:
@@ -75,12 +83,16 @@ class DistributedSolver:
         *,
         exclusions_periodic: bool = False,
         ids: "ArrayLike | None" = None,
+        backend: str = "cpu",
         **options: "Unpack[RequestKeywords]",
     ):
         with shared_fate(comm):
             self._comm = comm
 
             def check():
+                if backend not in ("cpu", "cuda"):
+                    raise ValueError(f"`backend` must be 'cpu' or 'cuda', got {backend!r}")
+                backend_class(backend)  # refuses what this machine cannot do
                 self._boundary = Boundary.from_name(boundary)
                 self._vectors = self._checked_vectors(box_vectors)
                 request = Request(tolerance, precision=precision, **options)
@@ -97,9 +109,10 @@ class DistributedSolver:
                 return request, _charges(charges), _ids(ids, np.size(charges)), _pairs(exclusions)
 
             request, self._charges, self._ids, pairs = agree(self._comm, check)
-            self._require_same(repr((request, boundary, exclusions_periodic)), "options")
+            self._require_same(repr((request, boundary, exclusions_periodic, backend)), "options")
             self._require_same(self._bytes(self._vectors), "box_vectors")
             self._periodic = bool(exclusions_periodic) and not self._boundary.is_open
+            self._gpu: Any = None if backend == "cpu" else connected_gpu(comm)
             everything = self._comm.gather((self._charges, self._ids, pairs))
             self._planner: Any = None
             self._links = self._comm.scatter(
@@ -124,7 +137,8 @@ class DistributedSolver:
         excluded = _numbered(np.concatenate(pairs), ids)
         load = Load.from_charges(merged, excluded)
         cell = self._frame(self._vectors)[1]
-        problem = Problem(request, load, excluded, self._periodic, cell)
+        cost, device = (CUDA_COST, self._gpu.name) if self._gpu else (CPU_COST, None)
+        problem = Problem(request, load, excluded, self._periodic, cell, cost, device)
         self._all_charges = merged
         self._planner = Planner(problem, memory=2, fixed_cell=True)
         return Links.by_rank(excluded, offsets)
@@ -191,29 +205,40 @@ class DistributedSolver:
 
         Args:
             positions: of the particles of this rank, in the order of their charges, shape (n, 3),
-                nm.
+                nm, on the host or a GPU, on every rank alike; the results are where the positions
+                are. With ``backend="cuda"`` they stay on the GPU unless ``ids`` are given.
             box_vectors: shape (3, 3), nm, the same on every rank, if they differ from those given
                 at creation.
             ids: numbers of the particles whose positions this rank gives, shape (n,), if particles
                 have changed their ranks since creation. Each particle is on one rank. The results
                 are those of these particles. Every rank then holds a table of all particles.
-            virial: whether to compute the virial of all particles, the same on every rank.
+            virial: whether to compute the virial of all particles, the same on every rank; with
+                ``backend="cpu"`` only.
 
         Raises:
+            UnsupportedError: the virial on GPUs.
             ValueError: wrong shapes, coordinates that are not finite or far out of range, or
                 coincident charged particles that are not excluded.
         """
-        comm, charges = self._comm, self._charges
+        comm, charges, given = self._comm, self._charges, positions
         with shared_fate(comm):
+            stays = is_on_device(positions) and self._gpu is not None and ids is None
+            self._require_same(stays, "positions")
 
             def check():
+                if virial and self._gpu is not None:
+                    raise UnsupportedError(
+                        "`virial` is not computed with ranks on GPUs: use `backend='cpu'`"
+                    )
                 vectors = self._vectors
                 if box_vectors is not None:
                     vectors = self._checked_vectors(box_vectors)
                 number = len(charges) if ids is None else np.size(ids)
                 if not number and not np.size(positions):
                     return np.empty((0, 3)), vectors, _ids(ids, 0)
-                return check_positions(positions, number), vectors, _ids(ids, number)
+                if stays:
+                    return self._checked_on_device(positions), vectors, None
+                return check_positions(to_host(positions), number), vectors, _ids(ids, number)
 
             x, vectors, numbers = agree(comm, check)
             self._require_same(self._bytes(vectors), "box_vectors")
@@ -223,14 +248,15 @@ class DistributedSolver:
                 x = route.to_homes(x)
             axes, cell = self._frame(vectors)
             if self._boundary.is_partial:
-                x = x @ axes
-            x = np.ascontiguousarray(x)
+                x = turn(x, axes)
+            if not stays:
+                x = np.ascontiguousarray(x)
             while True:
                 boxes = self._planned(x, cell)
                 stages, width = self._stages, boxes.width
                 limit, relative, work = MAX_POTENTIAL, x, None
                 if isinstance(boxes, Region):
-                    limit, relative = largest_potential(width), x - boxes.origin
+                    limit, relative = largest_potential(width), _moved(x, -boxes.origin)
                 if virial:
                     potentials, fields, work = stages.evaluate_with_virial(relative, width)
                 else:
@@ -239,10 +265,13 @@ class DistributedSolver:
                     break
             self._parameters = boxes.parameters
             undefined = in_units(potentials, fields, width, self._largest, limit)
-            agree(comm, lambda: self._refuse_coincidence(undefined & (charges != 0.0), route))
-            energy = comm.allreduce(0.5 * float(np.einsum("i,i", charges, potentials)))
+            if stays:
+                charges = stages.given_charges
+            bad = to_host(undefined & (charges != 0.0))
+            agree(comm, lambda: self._refuse_coincidence(bad, route))
+            energy = comm.allreduce(0.5 * float((charges * potentials).sum(dtype=np.float64)))
             if self._boundary.is_partial:
-                fields = fields @ axes.T
+                fields = turn(fields, axes.T)
             forces = charges[:, None] * fields
             potentials[undefined] = fields[undefined] = np.nan
             if route:
@@ -253,21 +282,22 @@ class DistributedSolver:
             if work is not None:
                 work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (energy / 3)
                 work = axes @ work @ axes.T
-            return CoulombResult(energy, forces, potentials, fields, work, volume(cell))
+            result = CoulombResult(energy, forces, potentials, fields, work, volume(cell))
+            return like(result, given)
 
     def _planned(self, x: np.ndarray, cell: np.ndarray) -> Boxes:
         """The boxes, with the stages made for them."""
         comm, planner = self._comm, self._planner
         bounds = None
         if not self._boundary.fills_space:  # else the boxes cover the cell
-            ends = comm.gather((x.min(0, initial=np.inf), x.max(0, initial=-np.inf)))
+            ends = comm.gather(_ends(x))
             chooses = False
             if planner:
                 lows, highs = zip(*ends, strict=True)
                 bounds = np.array([np.min(lows, 0), np.max(highs, 0)])
                 chooses = planner.problem.uses_region and not planner.fits(bounds, cell)
             if comm.bcast(chooses):
-                everywhere = comm.gather(x)
+                everywhere = comm.gather(to_host(x))
                 bounds = everywhere and np.concatenate(everywhere)
 
         def plan() -> tuple[int, Boxes] | None:
@@ -289,14 +319,26 @@ class DistributedSolver:
                 np.dtype(p.precision),
             )
             self._stages = None  # whose memory the new ones may need
-            self._stages = DistributedStages(comm, specification, self._charges, self._links)
+            self._stages = self._made(specification)
             self._choice = choice
         return boxes
 
-    def _suffices(self, fields: np.ndarray) -> bool:
+    def _made(self, specification: Specification) -> Any:
+        """The stages on the CPUs or on the GPUs."""
+        comm, charges, links, gpu = self._comm, self._charges, self._links, self._gpu
+        if gpu is None:
+            return DistributedStages(comm, specification, charges, links)
+        from fmm_openmm.distributed.gpu_stages import GpuStages
+
+        return agree(comm, lambda: GpuStages(comm, specification, charges, links, gpu))
+
+    def _suffices(self, fields) -> bool:
         """Whether the parameters suit the fields; if not, the next plan has other boxes."""
         comm, planner = self._comm, self._planner
-        sums = comm.gather(force_sums(self._charges, fields))
+        if is_on_device(fields):
+            sums = comm.gather(self._stages.force_sums(fields))
+        else:
+            sums = comm.gather(force_sums(self._charges, fields))
 
         def decide() -> bool:
             if not planner:
@@ -324,6 +366,17 @@ class DistributedSolver:
             if route and self._ids is not None:
                 particle = f"the particle with ID {self._ids[bad[0]]}"
             raise ValueError(f"`positions` place {particle} on another charge that is not excluded")
+
+    def _checked_on_device(self, positions):
+        """Positions on the device, float64; only their largest coordinate is read back."""
+        if positions.shape != (len(self._charges), 3):
+            raise ValueError(
+                f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}"
+            )
+        x = self._gpu.arrays.ascontiguousarray(positions, np.float64)
+        if len(x):
+            check_extent(x, len(x))
+        return x
 
     def _checked_vectors(self, box_vectors) -> np.ndarray | None:
         if self._boundary.is_open:
@@ -360,6 +413,48 @@ class DistributedSolver:
 
     def _highest(self, value: float) -> float:
         return max(self._comm.allgather(float(value)))
+
+
+def connected_gpu(comm) -> Any:
+    """The current GPU of this rank, connected with those of the other ranks."""
+    from fmm_openmm.backends.cuda.execute.cupy.ranks import GpuRank
+    from fmm_openmm.backends.cuda.pipeline.ranks import MOST_RANKS
+
+    def found() -> GpuRank:
+        if comm.size > MOST_RANKS:
+            raise UnsupportedError(
+                f"`backend='cuda'` takes at most {MOST_RANKS} ranks, got {comm.size}"
+            )
+        return GpuRank()
+
+    gpu = agree(comm, found)
+    places = comm.allgather(gpu.place)
+
+    def check():
+        first = places.index(gpu.place)
+        if first != comm.rank:
+            raise ValueError(
+                f"`backend='cuda'` needs a GPU for each rank, but rank {first} uses the same: make "
+                "another one current, cupy.cuda.Device(number).use()"
+            )
+        return gpu.nccl_id() if comm.size > 1 else None
+
+    identifier = comm.bcast(agree(comm, check))
+    if identifier:
+        gpu.connect(comm.size, comm.rank, identifier)
+    return gpu
+
+
+def _ends(x) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest coordinates; infinite without particles."""
+    if not len(x):
+        return np.full(3, np.inf), np.full(3, -np.inf)
+    return to_host(x.min(0)), to_host(x.max(0))
+
+
+def _moved(x, by: np.ndarray):
+    """Positions moved by a vector on the host."""
+    return x + namespace(x).asarray(by)
 
 
 def _charges(charges) -> np.ndarray:

@@ -36,6 +36,7 @@ from fmm_openmm.backends.cpu.share import (
 from fmm_openmm.backends.cpu.sort import number_boxes
 from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.distributed.communication import exchange, exchange_rows
+from fmm_openmm.distributed.sharing import BoxShares
 from fmm_openmm.driver import evaluate
 from fmm_openmm.specification import Specification
 
@@ -218,30 +219,13 @@ class DistributedStages(CpuStages):
 
     def _share_boxes(self, numbers: np.ndarray) -> None:
         """Share the boxes among the ranks, given the number of this rank's parts in each."""
-        comm, size = self._comm, self.lattice.size
+        comm, lattice = self._comm, self.lattice
         total = np.empty_like(numbers)
         comm.Allreduce(numbers, total)
-        below = np.cumsum(total)
-        cuts = np.searchsorted(below, below[-1] * np.arange(1, comm.size) / comm.size)
-        bounds = [0, *cuts.tolist(), size]
-        self._boxes = [slice(*pair) for pair in pairwise(bounds)]
-        self._owner = np.repeat(np.arange(comm.size), np.diff(bounds))
-        mine = np.packbits(self._near_boxes(self._boxes[comm.rank]))
-        packed = np.empty((comm.size, len(mine)), np.uint8)
-        comm.Allgather(mine, packed)
-        near = np.unpackbits(packed, axis=1, count=size).astype(bool)
-        self._near = np.ascontiguousarray(near.T)
-
-    def _near_boxes(self, own: slice) -> np.ndarray:
-        """Whether each box is near one of a range of boxes, shape (boxes,)."""
-        lattice, near = self.lattice, np.zeros(self.lattice.size, bool)
-        index = np.column_stack(
-            np.unravel_index(np.arange(own.start, own.stop), np.diag(lattice.counts), order="F")
-        )
-        index = index[(index < lattice.span).all(1)]
-        for offset in lattice.near:
-            near[lattice.linear(index + offset)] = True
-        return near
+        shape = np.diag(lattice.counts)
+        index = np.column_stack(np.unravel_index(np.arange(lattice.size), shape, order="F"))
+        shares = BoxShares.balanced(comm, lattice, index, total)
+        self._boxes, self._owner, self._near = shares.ranges, shares.owner, shares.near
 
     @property
     def _own(self) -> slice:

@@ -118,15 +118,13 @@ __device__ __forceinline__ double3 in_boxes(double x, double y, double z,
     return s;
 }
 
-// Locates particle i from its box coordinates and appends its parts to the lists of their boxes.
-// Returns whether the particle is inside the boxes.
-__device__ __forceinline__ bool place_particle(int i, const double3& x, real charge,
-                                               Located* __restrict__ located,
-                                               real4* __restrict__ fraction, const Lists& lists) {
+// Locates particle i from its box coordinates. Returns whether it is inside the boxes.
+__device__ __forceinline__ bool locate_particle(int i, const double3& x, real charge,
+                                                Located* __restrict__ located,
+                                                real4* __restrict__ fraction, Located& at) {
     const double coordinate[3] = {x.x, x.y, x.z};
     const int last[3] = {N0, N1, N2};
     bool inside = true;
-    Located at;
     at.sides = 0;
     real u[3];
 #pragma unroll
@@ -146,6 +144,21 @@ __device__ __forceinline__ bool place_particle(int i, const double3& x, real cha
     }
     located[i] = at;
     fraction[i] = real4{u[0], u[1], u[2], charge};
+    return inside;
+}
+
+// Appends the parts of a particle to the lists of their boxes.
+__device__ __forceinline__ void append_parts(int i, const Located& at, const Lists& lists) {
     for_each_corner(at, [&](int corner) { append(lists, box_of(at, corner), 8 * i + corner); });
+}
+
+// Locates particle i from its box coordinates and appends its parts to the lists of their boxes.
+// Returns whether the particle is inside the boxes.
+__device__ __forceinline__ bool place_particle(int i, const double3& x, real charge,
+                                               Located* __restrict__ located,
+                                               real4* __restrict__ fraction, const Lists& lists) {
+    Located at;
+    const bool inside = locate_particle(i, x, charge, located, fraction, at);
+    append_parts(i, at, lists);
     return inside;
 }

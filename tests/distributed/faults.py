@@ -16,23 +16,30 @@ def fail(*arguments):
     raise MemoryError("no memory left")
 
 
+def refused(call) -> None:
+    """Print what a call refuses."""
+    try:
+        call()
+    except ValueError as error:
+        print(error, flush=True)
+
+
 def main() -> None:
     comm, kind = MPI.COMM_WORLD, sys.argv[1]
+    if kind == "same GPU":
+        refused(lambda: DistributedSolver(comm, [1.0, -1.0], np.eye(3), backend="cuda"))
+        return
     x = np.random.default_rng(comm.rank).random((50, 3))
     charges = np.where(np.arange(50) % 2, 1.0, -1.0)
     solver = DistributedSolver(comm, charges, np.eye(3), order=3, tolerance=0.05)
     solver.compute(x)
     if kind == "refused":
-        try:
-            solver.compute(x[comm.rank :])
-        except ValueError as error:
-            print(error, flush=True)
+        refused(lambda: solver.compute(x[comm.rank :]))
         numbers = 50 * comm.rank + np.arange(50)
-        for ids in (numbers - comm.rank, numbers + 50):
-            try:
-                solver.compute(x, ids=ids)
-            except ValueError as error:
-                print(error, flush=True)
+        refused(lambda: solver.compute(x, ids=numbers - comm.rank))
+        refused(lambda: solver.compute(x, ids=numbers + 50))
+        backend = ("cpu", "reference")[comm.rank]
+        refused(lambda: DistributedSolver(comm, charges, np.eye(3), backend=backend))
         solver.compute(x)
         return
     if comm.rank == 1:

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import fmm_openmm as fmm
+from fmm_openmm import UnsupportedError
+from fmm_openmm.backends import backend_class
 from fmm_openmm.distributed.stages import Links
+from tests.compiler import COMPILER
 from tests.systems import build, charge_arrays
 
 pytest.importorskip("mpi4py.MPI", reason="needs MPI: pip install 'fmm_openmm[mpi]'")
@@ -62,11 +65,23 @@ CASES = {
 }
 
 
-def write(folder, name):
+COARSE = {"tolerance": 0.05, "order": 3}
+
+GPU_CASES = {
+    "split": lambda: ions("periodic", CUBE, net=3.0, grid=(5, 5, 5), smoothing=0.1, **COARSE),
+    "skewed": lambda: ions("periodic", SKEWED, exclusions_periodic=True, **COARSE),
+    "open": lambda: ions("open", SKEWED, net=-2.0, **COARSE),
+    "ab": lambda: ions("ab", SKEWED, **COARSE),
+    "water": lambda: water("periodic", tolerance=5e-4, precision="single"),
+}
+"""Cases of low order, for which emulated kernels are compiled in seconds."""
+
+
+def write(folder, case, name, backend="cpu"):
     """Write a system and what one process finds."""
-    charges, x, vectors, pairs, given = CASES[name]()
+    charges, x, vectors, pairs, given = case()
     options = {"tolerance": 1e-6, "precision": "double", "exclusions_periodic": False, **given}
-    solver = fmm.CoulombSolver(charges, vectors, pairs, backend="cpu", **options)
+    solver = fmm.CoulombSolver(charges, vectors, pairs, backend=backend, **options)
     solver.compute(x)
     result = solver.compute(x + 0.01, virial=True)
     np.savez(
@@ -86,22 +101,70 @@ def write(folder, name):
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cases")
-    for name in CASES:
-        write(folder, name)
+    for name, case in CASES.items():
+        write(folder, case, name)
     return folder
+
+
+def differences(ranks, *arguments):
+    """What ``tests.distributed.evaluate`` prints for each system."""
+    ended = run(ranks, "-m", "tests.distributed.evaluate", *map(str, arguments))
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    lines = map(str.split, ended.stdout.splitlines())
+    return {name: list(map(float, rest)) for name, *rest in lines}
+
+
+def assert_agreement(found, cases):
+    assert found.keys() == cases.keys()
+    for name, values in found.items():
+        single = cases[name]()[-1].get("precision", "double") != "double"
+        assert max(values) < (2e-5 if single else 1e-11), (name, values)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_find_what_one_process_finds(ranks, cases):
-    ended = run(ranks, "-m", "tests.distributed.evaluate", str(cases))
+    assert_agreement(differences(ranks, cases, "cpu"), CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_emulated_gpus_find_what_one_process_finds(ranks, tmp_path, folder):
+    for name, case in GPU_CASES.items():
+        write(tmp_path, case, name)
+    assert_agreement(differences(ranks, tmp_path, "emulated", folder), GPU_CASES)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_gpus_find_what_one_finds(ranks, tmp_path):
+    require_gpus(ranks)
+    for name, case in GPU_CASES.items():
+        write(tmp_path, case, name, "cuda")
+    assert_agreement(differences(ranks, tmp_path, "cuda"), GPU_CASES)
+
+
+@pytest.mark.gpu
+def test_ranks_do_not_share_a_gpu():
+    require_gpus(1)
+    ended = run(2, "-m", "tests.distributed.faults", "same GPU")
     assert ended.returncode == 0, ended.stderr[-3000:]
-    lines = map(str.split, ended.stdout.splitlines())
-    found = {name: list(map(float, rest)) for name, *rest in lines}
-    assert found.keys() == CASES.keys()
-    for name, differences in found.items():
-        limit = 2e-5 if name == "water_single" else 1e-11
-        assert max(differences) < limit, (name, differences)
+    message = "rank 1: `backend='cuda'` needs a GPU for each rank, but rank 0 uses the same"
+    assert ended.stdout.count(message) == 2, ended.stdout
+
+
+def require_gpus(number):
+    """Skip a test on a machine with fewer GPUs."""
+    try:
+        backend_class("cuda")
+    except UnsupportedError as reason:
+        pytest.skip(f"no GPU to run on: {reason}")
+    import cupy
+
+    found = cupy.cuda.runtime.getDeviceCount()
+    if found < number:
+        pytest.skip(f"needs {number} GPUs, there is {found}")
 
 
 def test_what_one_rank_refuses_all_ranks_refuse():
@@ -111,6 +174,7 @@ def test_what_one_rank_refuses_all_ranks_refuse():
         "rank 1: `positions` must have shape (n, 3) with n = 50",
         "rank 0: `ids` must name each particle once, on one rank: 49 is named 2 times",
         "rank 1: `ids` must be those given at creation, got 100",
+        "rank 1: `backend` must be 'cpu' or 'cuda', got 'reference'",
     ):
         assert ended.stdout.count(message) == 2, ended.stdout
 

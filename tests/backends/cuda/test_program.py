@@ -22,7 +22,7 @@ from fmm_openmm.literature.operators import level
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import STAGES
 from tests.compiler import COMPILER
-from tests.support.programs import CASES, CELL, COUNTS, WHOLE, Reader, of_sites, program
+from tests.support.programs import CASES, CELL, COUNTS, WHOLE, Reader, of_rank, of_sites, program
 
 SIGNATURE = re.compile(
     r'extern "C" __global__ void(?: __launch_bounds__\((.*?)\))?\s+(\w+)\((.*?)\)\s*\{', re.DOTALL
@@ -91,6 +91,10 @@ LAYOUT = Neighbourhood.from_lattice(
 )
 
 
+RANK_FILLED = {*p.INPUTS, "box_ranks", "excluded_start", "excluded", "copies", "located"}
+RANK_FILLED |= {"fraction", "tag"}
+
+
 WITH_VIRIAL = {*p.INPUTS, "operator_derivatives"}
 
 
@@ -102,6 +106,8 @@ OTHERS = {
         lambda: operator_program(BoxLattice.from_cell(CELL, COUNTS, 2.0), 4, p.Device(132, WHOLE)),
         {"parameters"},
     ),
+    "rank": (of_rank, RANK_FILLED),
+    "rank, open": (lambda: of_rank((7, 6, 9)), RANK_FILLED),
     "sites": (of_sites, SITES_FILLED),
     "sites, double": (lambda: of_sites("double", switching=0.8), SITES_FILLED),
     "many sites": (lambda: of_sites(number=110_000, box_vectors=15 * np.eye(3)), SITES_FILLED),

@@ -30,12 +30,17 @@ def exclusions(b: Builder, pairs) -> NearExclusions[str]:
     """The tables of excluded partners. p2p subtracts those that are not near: it has the segments
     at hand that say where a partner comes up."""
     start, partner = partners(pairs, b.n, itself_first=True)
-    row_of, reach = near_table(nearest_first(b.lattice))
-    b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
-    b.table("row_of", row_of.transpose(2, 1, 0), np.int32)
+    list_offsets(b)
     b.table("partner_start", start, np.int32)
     b.table("partner", partner, np.int32)
     return NearExclusions(start="partner_start", part="partner", offset="row_of")
+
+
+def list_offsets(b: Builder) -> None:
+    """Add the table that finds an offset between boxes in the near stencil."""
+    row_of, reach = near_table(nearest_first(b.lattice))
+    b.macros(**{f"REACH{k}": int(reach[k]) for k in range(3)})
+    b.table("row_of", row_of.transpose(2, 1, 0), np.int32)
 
 
 def list_near(b: Builder, values: int) -> None:

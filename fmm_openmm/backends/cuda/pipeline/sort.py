@@ -33,25 +33,17 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
     Where boxes cover the particles only, "outside" tells whether one has no box. Inside OpenMM it
     is the executor's.
     """
-    listed = max(32, 8 * int(np.ceil((b.crowd + 4 * b.crowd**0.5) / 8)))
-    region = 1 if b.boxes <= REGIONS else 32 * -(-b.boxes // (32 * REGIONS))
     is_padded = b.lattice.is_padded
     b.stage(SETUP)
     b.memset("arrived")  # a box's last entry is read before it is written, though not used then
     if clears_counts_late(b, interface):
         b.memset("count")
     b.stage("sort", survey=0, **{"locate_inside" if is_padded else "locate": 0})
-    b.macros(REGION=region, LISTED=listed)
     if interface:
         _openmm_arrays(b, interface)
     if is_padded or not interface:
         b.buffer("positions", (b.n, 3), np.float64)
-    # the last ones are the ticket of gather, and whether a particle is outside
-    b.buffer("count", b.boxes + 2, np.int32)
-    b.buffer("located", (b.n, 4), np.int32)
-    b.buffer("fraction", (b.n, 4), b.real)
-    b.buffer("arrived", (b.boxes, listed), np.int32)
-    b.buffer("next", b.parts, np.int32)
+    lists(b)
     particles = -(-b.n // 128)
     if not clears_counts_late(b, interface):
         b.memset("count")
@@ -72,14 +64,36 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
         b.launch("locate_atoms", particles, 128, n, *atoms, *results)
     else:
         b.launch("locate", particles, 128, n, "positions", *results)
-    if region > 1:
-        regions = -(-b.boxes // region)
+    return survey(b)
+
+
+def lists(b: Builder) -> None:
+    """Add the buffers of located particles and of the lists of parts."""
+    listed = max(32, 8 * int(np.ceil((b.crowd + 4 * b.crowd**0.5) / 8)))
+    b.macros(REGION=_region(b), LISTED=listed)
+    # the last ones are the ticket of gather, and whether a particle is outside
+    b.buffer("count", b.boxes + 2, np.int32)
+    b.buffer("located", (b.n, 4), np.int32)
+    b.buffer("fraction", (b.n, 4), b.real)
+    b.buffer("arrived", (b.boxes, listed), np.int32)
+    b.buffer("next", b.parts, np.int32)
+
+
+def survey(b: Builder) -> Parts[str]:
+    """Count the parts of regions of boxes. Returns the parts."""
+    if _region(b) > 1:
+        regions = -(-b.boxes // _region(b))
         b.buffer("region_count", regions, np.int32)
         b.launch("survey", -(-regions // 4), 128, "count", "region_count")
     return Parts(
         particle="sorted", x="xq", charge="xq", weight="fraction", slope="fraction", box="located",
         start="start",
     )  # fmt: skip
+
+
+def _region(b: Builder) -> int:
+    """Boxes whose parts are counted together."""
+    return 1 if b.boxes <= REGIONS else 32 * -(-b.boxes // (32 * REGIONS))
 
 
 def _openmm_arrays(b: Builder, interface: Interface) -> None:

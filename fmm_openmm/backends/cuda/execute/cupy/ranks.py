@@ -1,0 +1,95 @@
+"""The GPU of one of many ranks: programs on it, and NCCL between the GPUs of all."""
+
+import socket
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import cupy
+
+from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
+from fmm_openmm.backends.cuda.execute.cupy.faults import explained
+from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
+from fmm_openmm.backends.cuda.program import Device, Program
+from fmm_openmm.errors import UnsupportedError
+
+
+class GpuRank:
+    """The current device of this rank, which no other rank uses.
+
+    Attributes:
+        arrays: the module of its arrays.
+        name: its model.
+        memory: the device, as a context manager.
+    """
+
+    arrays = cupy
+
+    def __init__(self):
+        self.memory = cupy.cuda.Device()
+        self.name = device_name()
+        self._nccl: Any = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """What distinguishes the device from those of other ranks."""
+        return socket.gethostname(), self.memory.pci_bus_id
+
+    @property
+    def facts(self) -> Device:
+        """What launches depend on."""
+        return current_device()
+
+    def nccl_id(self) -> tuple | None:
+        """An identifier of a new communicator.
+
+        Raises:
+            UnsupportedError: CuPy does not find NCCL.
+        """
+        return _nccl().get_unique_id()
+
+    def connect(self, ranks: int, rank: int, identifier: tuple) -> None:
+        """Make the communicator; all ranks call this together."""
+        with self.memory:
+            self._nccl = _nccl().NcclCommunicator(ranks, identifier, rank)
+
+    def made(self, program: Program, given: dict[str, Any]) -> Run:
+        """A program on the device, with buffers of another one."""
+        with explained(program):
+            return Run(program, given)
+
+    def exchange(
+        self, rank: int, outgoing: Sequence[cupy.ndarray], incoming: Sequence[cupy.ndarray]
+    ) -> None:
+        """Queue the exchange of contiguous arrays: ``outgoing[r]`` is sent to rank r, whose array
+        of the same size is received in ``incoming[r]``.
+
+        Args:
+            rank: this rank.
+        """
+        if outgoing[rank] is not incoming[rank]:
+            incoming[rank][...] = outgoing[rank].reshape(incoming[rank].shape)
+        if self._nccl is None:
+            return
+        nccl, stream = _nccl(), cupy.cuda.get_current_stream().ptr
+        nccl.groupStart()
+        for other, (sent, received) in enumerate(zip(outgoing, incoming, strict=True)):
+            if other == rank:
+                continue
+            for array, queue in ((sent, self._nccl.send), (received, self._nccl.recv)):
+                if array.size:
+                    queue(array.data.ptr, array.nbytes, nccl.NCCL_INT8, other, stream)
+        nccl.groupEnd()
+
+
+def _nccl():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a missing library, which is an error here
+        from cupy.cuda import nccl
+    if not nccl.available:
+        version = cupy.cuda.runtime.runtimeGetVersion() // 1000
+        raise UnsupportedError(
+            "`backend='cuda'` needs the library NCCL on many ranks, which CuPy does not find here: "
+            f"pip install nvidia-nccl-cu{version}, or add its folder to LD_LIBRARY_PATH"
+        )
+    return nccl

@@ -1,0 +1,161 @@
+"""The program of a rank among many that share particles, one GPU each; without levels.
+
+The rank is given some particles and owns a range of boxes. What happens between the stages, the
+exchange of particles, moments and results, is up to the caller.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.pipeline.builder import Builder
+from fmm_openmm.backends.cuda.pipeline.description import Description, builder, described
+from fmm_openmm.backends.cuda.pipeline.p2m import p2m
+from fmm_openmm.backends.cuda.pipeline.p2p import list_offsets
+from fmm_openmm.backends.cuda.pipeline.sort import lists, survey
+from fmm_openmm.backends.cuda.program import SETUP, At, Device, Program, Share
+from fmm_openmm.specification import Specification
+from fmm_openmm.stages import NearExclusions
+
+MOST_RANKS = 32
+"""Ranks in a mask of ``kernels/ranks.cu``."""
+
+ALIGNMENT = 16
+"""The range of a rank begins at a multiple of so many boxes, where a block of p2m begins."""
+
+MARK, MARK_PARTNERS = "mark_particles", "mark_partners"
+"""Stages of the particles that the rank is given; between them "owners" of the particles of other
+ranks are filled in."""
+
+SORT = "sort"
+"""The stage that lists the copies by boxes. It leaves the length of each copy's list of partners in
+``partner_start[1:]``, which the caller replaces by their sums."""
+
+SUMMING = ("list_partners", "p2m")
+"""The stages of the moments, after which those of the boxes of other ranks are filled in."""
+
+EXPANDING = ("lattice", "l2p", "p2p", "gather")
+"""The stages from the moments of all boxes to "results"."""
+
+BLOCK = 128
+
+
+@dataclass(frozen=True, eq=False)
+class RankSizes:
+    """The numbers of particles of a rank.
+
+    Attributes:
+        all: particles of all ranks.
+        first, given: number of the first particle that the rank is given, and how many.
+        excluded: excluded partners of all particles.
+        copies, partners: copies that the rank has at most, and partners in their lists.
+    """
+
+    all: int
+    first: int
+    given: int
+    excluded: int
+    copies: int
+    partners: int
+
+
+class RankDescription(Description):
+    """The stages of a rank.
+
+    Buffers that the caller fills, besides ``positions`` and ``charges`` of the given particles:
+    ``box_ranks``, masks of the rank that owns each box and of those with near boxes;
+    ``excluded_start`` and ``excluded``, partners of all particles; and, for the copies, their
+    number ``copies``, ``located``, ``fraction`` and ``tag`` (``kernels/ranks.cu``).
+    """
+
+    def __init__(self, b: Builder, specification: Specification, sizes: RankSizes):
+        super().__init__(b, specification, None)
+        self._sizes = sizes
+
+    def sort(self, positions, width):
+        b, sizes = self._b, self._sizes
+        b.buffer("positions", (sizes.given, 3), np.float64)
+        b.buffer("charges", sizes.given, b.real)
+        b.buffer("given_located", (sizes.given, 4), np.int32)
+        b.buffer("given_fraction", (sizes.given, 4), b.real)
+        b.buffer("box_ranks", (b.boxes, 2), np.uint32)
+        b.buffer("owners", sizes.all, np.uint32)
+        b.buffer("wanted", sizes.given, np.uint32)
+        b.buffer("excluded_start", sizes.all + 1, np.int32)
+        b.buffer("excluded", sizes.excluded, np.int32)
+        b.buffer("copies", 1, np.int32)
+        b.buffer("tag", b.n, np.int32)
+        b.buffer("copy_of", sizes.all, np.int32)
+        given, blocks = np.int32(sizes.given), max(1, -(-sizes.given // BLOCK))
+        b.stage(MARK, "ranks", mark_particles=0)
+        b.launch(
+            "mark_particles", blocks, BLOCK, given, "positions", "charges", "parameters",
+            "box_ranks", "given_located", "given_fraction", At("owners", sizes.first), "wanted",
+        )  # fmt: skip
+        b.stage(MARK_PARTNERS, "ranks", mark_partners=0)
+        b.launch(
+            "mark_partners", blocks, BLOCK, given, np.int32(sizes.first), "excluded_start",
+            "excluded", "owners", "wanted",
+        )  # fmt: skip
+        b.stage(SETUP)
+        b.memset("arrived")  # see sort
+        b.stage(SORT, "ranks", place_copies=0)
+        lists(b)
+        b.buffer("partner_start", b.n + 1, np.int32)
+        b.memset("count")
+        b.launch(
+            "place_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), "copies", "tag", "located",
+            "excluded_start", "copy_of", At("partner_start", 1), "count", "arrived", "next",
+        )  # fmt: skip
+        b.stage(SORT, survey=0)
+        return survey(b)
+
+    def p2m(self, parts):
+        b = self._b
+        b.stage("list_partners", "ranks", list_partners=0)
+        b.buffer("partner", self._sizes.partners, np.int32)
+        b.launch(
+            "list_partners", -(-b.n // BLOCK), BLOCK, "copies", "tag", "excluded_start",
+            "excluded", "copy_of", "partner_start", "partner",
+        )  # fmt: skip
+        return p2m(b, parts)
+
+    def lattice_m2l(self, moments):
+        self._b.stage("lattice")
+        self._b.record("sorted")  # again, for stages that are queued without p2m
+        return super().lattice_m2l(moments)
+
+    def exclusions(self, parts, out):
+        list_offsets(self._b)
+        return NearExclusions(start="partner_start", part="partner", offset="row_of")
+
+    def gather(self, parts, out):
+        b = self._b
+        b.stage("gather", "ranks", gather_copies=0)
+        b.buffer("results", (b.n, 4), b.real)
+        b.launch(
+            "gather_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), "copies", "tag", parts.box,
+            parts.weight, "place", *out, "parameters", parts.start, "share", "results",
+        )  # fmt: skip
+        return "results", "results"
+
+
+def build_rank(
+    specification: Specification, device: Device, sizes: RankSizes, share: Share
+) -> Program:
+    """The program of a rank.
+
+    Args:
+        specification: what is computed. Its charges and exclusions are ignored.
+        device: the device of the rank.
+        sizes: numbers of its particles.
+        share: its boxes.
+
+    Raises:
+        UnsupportedError: see :func:`fmm_openmm.backends.cuda.pipeline.description.build`.
+    """
+    copies = np.broadcast_to(0.0, sizes.copies)
+    wanted = replace(specification, charges=copies, exclusions=np.zeros((0, 2), np.int64))
+    b = builder(wanted, device, share=share)
+    b.crowd *= sizes.all / b.n
+    return described(b, RankDescription(b, wanted, sizes))

@@ -1,0 +1,305 @@
+"""The stages on the GPUs of many ranks, one each: what :mod:`fmm_openmm.distributed.stages` does on
+CPUs. Particles, moments and results are exchanged between the GPUs; only the numbers of what is
+exchanged pass through MPI.
+
+The moments of all boxes are gathered on every GPU, each of which computes the far field of all.
+"""
+
+from contextlib import AbstractContextManager
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from fmm_openmm.arrays import is_on_device, to_host
+from fmm_openmm.backends.cpu.sort import number_boxes
+from fmm_openmm.backends.cuda.pipeline.description import parameter_block
+from fmm_openmm.backends.cuda.pipeline.ranks import (
+    ALIGNMENT,
+    EXPANDING,
+    MARK,
+    MARK_PARTNERS,
+    SORT,
+    SUMMING,
+    RankSizes,
+    build_rank,
+)
+from fmm_openmm.backends.cuda.program import SETUP, Device, Program, Share
+from fmm_openmm.box import index_grid
+from fmm_openmm.distributed.communication import exchange
+from fmm_openmm.distributed.sharing import BoxShares
+from fmm_openmm.distributed.stages import Links
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.specification import Specification
+from fmm_openmm.units import COULOMB_CONSTANT
+
+SLACK = 1.05
+"""Room for copies, over the number at the first evaluation."""
+
+
+class Gpu(Protocol):
+    """A device of this rank: :class:`fmm_openmm.backends.cuda.execute.cupy.ranks.GpuRank`."""
+
+    arrays: Any
+    memory: AbstractContextManager
+
+    @property
+    def facts(self) -> Device: ...
+    def made(self, program: Program, given: dict[str, Any]) -> Any: ...
+    def exchange(self, rank: int, outgoing: list, incoming: list) -> None: ...
+
+
+class GpuStages:
+    """The stages on the GPUs of many ranks.
+
+    Args:
+        comm: the communicator.
+        specification: what is computed. Its charges and exclusions are ignored.
+        charges: of the particles of this rank, shape (n,), e.
+        links: their excluded partners.
+        gpu: the device of this rank.
+
+    Raises:
+        UnsupportedError: too many particles or exclusions.
+    """
+
+    def __init__(
+        self, comm, specification: Specification, charges: np.ndarray, links: Links, gpu: Gpu
+    ):
+        self._comm, self._gpu, self._specification = comm, gpu, specification
+        self.lattice = specification.lattice
+        self._offsets = np.cumsum([0, *comm.allgather(len(charges))])
+        self._bounds = [slice(*pair) for pair in pairwise(self._offsets.tolist())]
+        self._given = self._bounds[comm.rank]
+        numbers = self._offsets[links.rank] + links.partner
+        partners = _gathered(comm, np.bincount(links.particle, minlength=len(charges)))
+        self._excluded_start = np.cumsum(np.concatenate([[0], partners]))
+        self._excluded = _gathered(comm, numbers)
+        self._most_partners = int(partners.max(initial=0))
+        if max(2 * self._offsets[-1], self._excluded_start[-1]) >= 2**31:
+            raise UnsupportedError(
+                "`backend='cuda'` takes at most 2^30 particles and 2^30 exclusions on all ranks, "
+                f"got {self._offsets[-1]:,} and {self._excluded_start[-1] // 2:,}"
+            )
+        self._reaches_far = any(comm.allgather(bool((links.rank != comm.rank).any())))
+        self._charges = charges
+        self._parameters: np.ndarray | None = None
+        self._run: Any = None
+
+    @property
+    def given_charges(self):
+        """Charges of the particles of this rank on the device, shape (n,), e."""
+        return self._run.buffers["charges"]
+
+    @given_charges.setter
+    def given_charges(self, charges: np.ndarray) -> None:
+        self._charges = charges
+        if self._run is not None:
+            self._fill("charges", charges)
+
+    def force_sums(self, fields) -> list[float]:
+        """:func:`fmm_openmm.expansions.error.force_sums` of fields on the device."""
+        weights = self.given_charges**2
+        squares = self._gpu.arrays.where(weights > 0, (fields * fields).sum(1), 0)
+        powers = squares, squares * squares**0.5
+        return [float((weights * each).sum(dtype=np.float64)) for each in powers]
+
+    def evaluate(self, positions, width: float):
+        """Potentials (n,) and fields (n, 3) at the particles of this rank, in units of the box
+        width, see :func:`fmm_openmm.driver.evaluate`; on the host, float64, or on the device, as
+        the positions are."""
+        with self._gpu.memory:
+            if self._run is None:
+                self._begin(to_host(positions), width)
+            block = parameter_block(self.lattice, width)
+            if self._parameters is None or (block != self._parameters).any():
+                self._fill("parameters", block)
+                if self._parameters is None:
+                    self._run.queue(SETUP)
+                self._parameters = block
+            self._fill("positions", positions)
+            found = self._evaluated()
+            scale = width / COULOMB_CONSTANT
+            potentials, fields = found[:, 0] * scale, found[:, 1:] * (scale * width)
+            if is_on_device(positions):
+                return potentials, fields
+            return tuple(to_host(values).astype(np.float64) for values in (potentials, fields))
+
+    def _fill(self, name: str, values) -> None:
+        self._run.buffers[name][...] = self._gpu.arrays.asarray(values)
+
+    def _begin(self, positions: np.ndarray, width: float) -> None:
+        """Share the boxes among the ranks, by the parts in them, and make the program."""
+        comm, lattice = self._comm, self.lattice
+        smoothing = self._specification.smoothing
+        index = index_grid(0, lattice.span).reshape(-1, 3)
+        box = number_boxes(np.ascontiguousarray(positions), lattice, width, smoothing)[3]
+        parts = np.bincount(box, minlength=lattice.size)[lattice.linear(index)]
+        total = np.empty_like(parts)
+        comm.Allreduce(parts, total)
+        self._shares = BoxShares.balanced(comm, lattice, index, total, ALIGNMENT)
+        copies = int(total[self._shares.near[:, comm.rank]].sum())
+        own = int(total[self._shares.ranges[comm.rank]].sum())
+        self._make(copies, own, {})
+        bits = 1 << np.arange(comm.size, dtype=np.uint32)
+        masks = [bits[self._shares.owner], self._shares.near @ bits]
+        self._fill("box_ranks", np.column_stack(masks).astype(np.uint32))
+        self._fill("excluded_start", self._excluded_start)
+        self._fill("excluded", self._excluded)
+        self._fill("charges", self._charges)
+        slots = lattice.slots_of(lattice.span)
+        ordered = np.array_equal(slots, np.arange(len(slots)))
+        self._slots = [
+            share if ordered else self._gpu.arrays.asarray(slots[share])
+            for share in self._shares.ranges
+        ]
+
+    def _make(self, copies: int, own: int, given: dict) -> None:
+        """Make the program for so many copies, and so many of them with parts in the boxes of this
+        rank, with some room.
+
+        Args:
+            given: buffers of an earlier program, which the new one takes where it has the same.
+        """
+        share = self._shares.ranges[self._comm.rank]
+        copies, own = (int(SLACK * number) + ALIGNMENT for number in (copies, own))
+        self._sizes = RankSizes(
+            int(self._offsets[-1]),
+            self._given.start,
+            self._given.stop - self._given.start,
+            len(self._excluded),
+            copies,
+            self._partners(own),
+        )
+        boxes = Share(share.start, share.stop, max(1, share.stop - share.start))
+        program = build_rank(self._specification, self._gpu.facts, self._sizes, boxes)
+        kept = {
+            name: given[name]
+            for name, buffer in program.buffers.items()
+            if name in given and given[name].shape == buffer.shape
+        }
+        given.clear()
+        lanes: Any = program.macros["P2M_LANES"]
+        self._group = 32 // lanes
+        self._run = self._gpu.made(program, kept)
+
+    def _grow(self, copies: int, own: int) -> None:
+        """Make the program for more copies, with all that it has of the given particles and of the
+        shape of the cell."""
+        buffers, self._run = dict(self._run.buffers), None
+        self._make(copies, own, buffers)
+
+    def _partners(self, own: int) -> int:
+        """Length of the lists of excluded partners of so many copies, at most."""
+        return min(own * (1 + self._most_partners), own + len(self._excluded))
+
+    def _evaluated(self):
+        """Potentials and fields, shape (n, 4), in OpenMM's units, for the positions in place."""
+        run, xp = self._run, self._gpu.arrays
+        run.queue(MARK)
+        if self._reaches_far:
+            owners = [run.buffers["owners"][one] for one in self._bounds]
+            self._all_gather(owners)
+        run.queue(MARK_PARTNERS)
+        sent, counts = self._chosen()
+        received = np.empty_like(counts)
+        self._comm.Alltoall(counts, received)
+        copies, own = received.sum(0).tolist()
+        if copies > self._sizes.copies or self._partners(own) > self._sizes.partners:
+            self._grow(copies, own)
+            run = self._run
+        ends = np.cumsum(received[:, 0])
+        blocks = [slice(*pair) for pair in zip(ends - received[:, 0], ends, strict=True)]
+        self._send(sent, counts[:, 1], blocks)
+        run.buffers["copies"].fill(copies)
+        run.queue(SORT)
+        start = run.buffers["partner_start"]
+        start[:1].fill(0)
+        start[1 : copies + 1] = xp.cumsum(start[1 : copies + 1], dtype=np.int32)
+        run.queue(*SUMMING)
+        self._gather_moments()
+        run.queue(*EXPANDING)
+        return self._returned(sent, counts[:, 1], blocks, received[:, 1])
+
+    def _chosen(self) -> tuple[list, np.ndarray]:
+        """For each rank the particles of which it needs copies, those with a part in its boxes
+        first, and the numbers of both, shape (ranks, 2)."""
+        xp, buffers = self._gpu.arrays, self._run.buffers
+        owners, wanted = buffers["owners"][self._given], buffers["wanted"]
+        sent, counts = [], np.empty((self._comm.size, 2), np.int64)
+        for rank in range(self._comm.size):
+            bit = np.uint32(1 << rank)
+            own = xp.flatnonzero(owners & bit)
+            near = xp.flatnonzero(wanted & ~owners & bit)
+            sent.append(xp.concatenate([own, near]))
+            counts[rank] = len(sent[-1]), len(own)
+        return sent, counts
+
+    def _send(self, sent: list, own: np.ndarray, blocks: list[slice]) -> None:
+        """Send copies of the particles ``sent`` to each rank, of which the first ``own`` have parts
+        in its boxes, and receive those of each in a block of the copies."""
+        buffers, tags = self._run.buffers, []
+        for particles, count in zip(sent, own.tolist(), strict=True):
+            tag = (2 * (particles + self._given.start)).astype(np.int32)
+            tag[:count] += 1
+            tags.append(tag)
+        rows = {
+            "located": [buffers["given_located"][particles] for particles in sent],
+            "fraction": [buffers["given_fraction"][particles] for particles in sent],
+            "tag": tags,
+        }
+        for name, outgoing in rows.items():
+            self._exchange(outgoing, [buffers[name][block] for block in blocks])
+
+    def _returned(self, sent: list, own: np.ndarray, blocks: list[slice], theirs: np.ndarray):
+        """Sums of the results of the copies that this rank has sent.
+
+        Args:
+            sent, own, blocks: as of :meth:`_send`.
+            theirs: number of the copies from each rank with parts in the boxes of this one.
+        """
+        xp, results = self._gpu.arrays, self._run.buffers["results"]
+        outgoing = [
+            results[block.start : block.start + count]
+            for block, count in zip(blocks, theirs.tolist(), strict=True)
+        ]
+        incoming = [xp.empty((count, 4), results.dtype) for count in own.tolist()]
+        self._exchange(outgoing, incoming)
+        total = xp.zeros((len(self._run.buffers["positions"]), 4), results.dtype)
+        for particles, rows in zip(sent, incoming, strict=True):
+            total[particles[: len(rows)]] += rows
+        return total
+
+    def _exchange(self, outgoing: list, incoming: list) -> None:
+        self._gpu.exchange(self._comm.rank, outgoing, incoming)
+
+    def _all_gather(self, blocks: list) -> None:
+        """Fill the blocks of the other ranks; that of this rank is in place."""
+        self._exchange([blocks[self._comm.rank]] * self._comm.size, blocks)
+
+    def _gather_moments(self) -> None:
+        """Gather the moments of all boxes, and the sums of p2m."""
+        comm, xp, buffers = self._comm, self._gpu.arrays, self._run.buffers
+        moments = buffers["moments"].reshape(len(buffers["moments"][0]), -1)
+        mine = xp.ascontiguousarray(moments[:, self._slots[comm.rank]])
+        blocks = [
+            xp.empty((len(moments), share.stop - share.start), moments.dtype)
+            for share in self._shares.ranges
+        ]
+        blocks[comm.rank] = mine
+        self._all_gather(blocks)
+        for rank, (slots, block) in enumerate(zip(self._slots, blocks, strict=True)):
+            if rank != comm.rank:
+                moments[:, slots] = block
+        square, group = buffers["square"], self._group
+        self._all_gather(
+            [
+                square[share.start // group :][: -(-(share.stop - share.start) // group)]
+                for share in self._shares.ranges
+            ]
+        )
+
+
+def _gathered(comm, values: np.ndarray) -> np.ndarray:
+    """The values of all ranks, one rank after the other."""
+    return np.concatenate(exchange(comm, [values] * comm.size))

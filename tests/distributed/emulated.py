@@ -1,0 +1,40 @@
+"""A GPU of a rank on the host: programs by ``tests/emulator``, NumPy's arrays, exchanged by MPI."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+
+from fmm_openmm.backends.cuda.program import Program
+from fmm_openmm.distributed.communication import exchange
+from tests.emulator import DEVICE, Emulator
+
+
+class EmulatedRun:
+    """A program with the buffers of another one."""
+
+    def __init__(self, program: Program, given: dict[str, np.ndarray], folder: Path):
+        self._emulator = Emulator(program, folder)
+        self.buffers = self._emulator.buffers
+        for name, array in given.items():
+            self.buffers[name][...] = array
+
+    def queue(self, *stages: str) -> None:
+        self._emulator.run(stages)
+
+
+class EmulatedGpu:
+    """As :class:`fmm_openmm.distributed.gpu_stages.Gpu`."""
+
+    arrays, memory, name, facts = np, nullcontext(), None, DEVICE
+
+    def __init__(self, comm, folder: Path):
+        self._comm, self._folder = comm, folder
+
+    def made(self, program: Program, given: dict[str, np.ndarray]) -> EmulatedRun:
+        return EmulatedRun(program, given, self._folder)
+
+    def exchange(self, rank: int, outgoing: list, incoming: list) -> None:
+        blocks = exchange(self._comm, [np.ascontiguousarray(block) for block in outgoing])
+        for block, array in zip(blocks, incoming, strict=True):
+            array[...] = block.reshape(array.shape)
