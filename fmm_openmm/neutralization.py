@@ -34,7 +34,7 @@ J. D. Jackson, Classical Electrodynamics, 3rd ed. (1999), sections 1.6 and 2.2.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -222,6 +222,37 @@ class Cylinders(Neutralization):
         """Mean point."""
         return self.points.mean(0)
 
+    def across(self, axis: np.ndarray) -> np.ndarray:
+        """Points relative to their mean, across a wire along a unit vector, shape (k, 3), nm."""
+        points = self.points - self.middle
+        return points - np.outer(points @ axis, axis)
+
+    def distances(self, axis: np.ndarray) -> np.ndarray:
+        """The distances :math:`d_{st}` that are not 0, across a wire along a unit vector, nm.
+
+        Raises:
+            ValueError: two lines or cylinders cross each other.
+        """
+        points = self.across(axis)
+        apart = np.linalg.norm(points[:, None] - points, axis=2)
+        larger = np.maximum(self.radii[:, None], self.radii)
+        smaller = np.minimum(self.radii[:, None], self.radii)
+        distances = np.maximum(apart, larger)
+        crossing = np.triu(
+            (apart < larger + smaller) & (apart > larger - smaller) | (distances < SAME_PLACE), 1
+        )
+        if crossing.any():
+            first, second = np.argwhere(crossing)[0]
+            raise ValueError(
+                f"`{self}`: {first} and {second} cross each other: lines and cylinders must "
+                "lie apart or one inside the other"
+            )
+        return distances[distances > SAME_PLACE]  # lines have none of their own
+
+    def turned(self, axes: np.ndarray) -> "Cylinders":
+        """The same in coordinates along unit vectors, in columns, shape (3, 3)."""
+        return replace(self, points=self.points @ axes)
+
     def at(self, positions: Any, cell: np.ndarray) -> "PlacedCylinders":
         """The cylinders for particles."""
         return PlacedCylinders(self, positions, cell)
@@ -325,25 +356,10 @@ class PlacedCylinders(PlacedNeutralization):
         self._axis = vector / self._period
         self._along = np.outer(self._axis, self._axis)
         self._transverse = np.eye(3) - self._along
-        self._points = (cylinders.points - cylinders.middle) @ self._transverse
+        self._points = cylinders.across(self._axis)
         self._radii = cylinders.radii
         self._strength = 2.0 * COULOMB_CONSTANT / (self._period * len(self._radii))
-        apart = np.linalg.norm(self._points[:, None] - self._points, axis=2)
-        larger = np.maximum(self._radii[:, None], self._radii)
-        smaller = np.minimum(self._radii[:, None], self._radii)
-        distances = np.maximum(apart, larger)
-        crossing = np.triu(
-            (apart < larger + smaller) & (apart > larger - smaller) | (distances < SAME_PLACE), 1
-        )
-        if crossing.any():
-            first, second = np.argwhere(crossing)[0]
-            raise ValueError(
-                f"`{cylinders}`: {first} and {second} cross each other: lines and cylinders must "
-                "lie apart or one inside the other"
-            )
-        logarithms = np.log(
-            distances[distances > SAME_PLACE] / self._period
-        )  # lines have none of their own
+        logarithms = np.log(cylinders.distances(self._axis) / self._period)
         self._constant = -self._strength * float(logarithms.sum()) / len(self._radii)
 
     def _across(self, x: Any, point: np.ndarray) -> tuple[Any, Any]:

@@ -4,13 +4,17 @@
 //   locate_atoms      locate of sort.cu, from OpenMM's positions. A thread per atom
 //   bring_positions   positions in the order of the particles, for locate_inside of sort.cu. A
 //                     thread per atom
-//   bring_layer       the same for a slab, whose particles OpenMM may have wrapped along box vector
-//                     c; sets a flag if one is near the middle of the vacuum
+//   bring_together    the same for a slab or wire, whose particles OpenMM may have wrapped along
+//   the
+//                     box vectors without images, and in the coordinates of the boxes; sets a flag
+//                     if a particle is near the middle of the vacuum
+//   turn_forces       adds forces in the coordinates of the boxes to OpenMM's. A thread per atom
 //   bring_unwrapped   positions in the order of the particles, without the box vectors that OpenMM
 //                     has added to them. A thread per atom
 //
 // Bound by memory. Macros besides those of common/types.cuh: POSQ, the type of OpenMM's positions;
 // CORRECTED, whether their low-order parts are stored separately (mixed precision).
+#include "common/fixed_point.cuh"
 #include "common/parts.cuh"
 
 struct __align__(16) Posq {
@@ -63,21 +67,44 @@ extern "C" __global__ void bring_positions(int n, const Posq* __restrict__ posq 
     to[2] = x.z;
 }
 
-extern "C" __global__ void bring_layer(int n, const Posq* __restrict__ posq /* (padded) nm */,
-                                       const Posq* __restrict__ correction /* (padded) */,
-                                       const int* __restrict__ atom_index /* (padded) */,
-                                       const Layer* __restrict__ layer,
-                                       double* __restrict__ positions /* (n, 3) nm */,
-                                       int* outside /* (1), zeroed */) {
+extern "C" __global__ void bring_together(int n, const Posq* __restrict__ posq /* (padded) nm */,
+                                          const Posq* __restrict__ correction /* (padded) */,
+                                          const int* __restrict__ atom_index /* (padded) */,
+                                          const Placement* __restrict__ placement,
+                                          double* __restrict__ positions /* (n, 3) nm */,
+                                          int* outside /* (1), zeroed */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    const double3 x = position_of(i, posq, correction);
-    const double images = floor((x.z - layer->middle) / layer->c[2] + 0.5);
+    const double3 held = position_of(i, posq, correction);
+    double x[3] = {held.x, held.y, held.z};
+    for (int k = 0; k < 3; k++) {
+        const double* normal = placement->normals + 3 * k;
+        const double away =
+            normal[0] * held.x + normal[1] * held.y + normal[2] * held.z - placement->middle[k];
+        const double images = floor(away + 0.5);
+        for (int axis = 0; axis < 3; axis++) x[axis] -= images * placement->vectors[3 * k + axis];
+        if (fabs(away - images) > placement->farthest[k]) *outside = 1;
+    }
+    const double* axes = placement->axes;
     double* to = positions + 3 * atom_index[i];
-    to[0] = x.x - images * layer->c[0];
-    to[1] = x.y - images * layer->c[1];
-    to[2] = x.z - images * layer->c[2];
-    if (fabs(to[2] - layer->middle) > layer->farthest) *outside = 1;
+    for (int axis = 0; axis < 3; axis++)
+        to[axis] = x[0] * axes[axis] + x[1] * axes[3 + axis] + x[2] * axes[6 + axis];
+}
+
+extern "C" __global__ void turn_forces(int n, const Placement* __restrict__ placement,
+                                       const uint64* __restrict__ turned /* (3, padded) */,
+                                       uint64* __restrict__ force_buffer /* (3, padded) */,
+                                       int padded) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    double force[3];
+    for (int axis = 0; axis < 3; axis++)
+        force[axis] = (long long)turned[i + axis * padded] / FIXED_POINT;
+    for (int axis = 0; axis < 3; axis++) {
+        const double* row = placement->axes + 3 * axis;
+        atomicAdd(&force_buffer[i + axis * padded],
+                  fixed_point(row[0] * force[0] + row[1] * force[1] + row[2] * force[2]));
+    }
 }
 
 extern "C" __global__ void bring_unwrapped(int n, const Posq* __restrict__ posq /* (padded) nm */,

@@ -27,18 +27,22 @@
 
 #define DIPOLE 0
 #define SHEETS 1
+#define CYLINDERS 2
 
-// What does not depend on the cell: TermNumbers of pipeline/term.py.
+// What does not depend on the cell, from pipeline/term.py. The strength of a term is k_e over the
+// volume of the cell, the area of a slab's or the period of a wire's.
 struct Numbers {
-    double along[3];  // c, times the volume over k_e
-    double own;     // -e, over the strength of the term, and over the squared height of a dipole's
-    double weight;  // of each sheet in u
+    double along[3];    // c over the strength
+    double own;         // -e over the strength; with a dipole moment also over the squared height
+    double logarithms;  // of a wire: e over the strength and the logarithm of the period
+    double weight;      // of each sheet or cylinder in u, over the strength
 };
 
 // The term in a cell.
 struct Term {
     double c[3], e, weight;
-    const double* places;
+    double logarithm;      // of the period of a wire
+    const double* places;  // heights of sheets, or y, z and squared radius of cylinders along x
 
     __device__ Term(const Numbers* numbers, const Parameters* parameters) {
         const double* cell = parameters->cell;
@@ -47,9 +51,13 @@ struct Term {
         const double height = width * cell[8];
         const double strength = parameters->potential / (width * cell[0] * cell[4] * height);
         e = -numbers->own * strength * height * height;
-#else
+#elif TERM == SHEETS
         const double strength = parameters->potential / (width * cell[0] * cell[4]);
         e = -numbers->own * strength;
+#else
+        const double strength = parameters->potential / cell[0];
+        logarithm = log(width * cell[0]);
+        e = (numbers->logarithms * logarithm - numbers->own) * strength;
 #endif
         for (int axis = 0; axis < 3; axis++) c[axis] = strength * numbers->along[axis];
         weight = strength * numbers->weight;
@@ -64,11 +72,21 @@ struct Term {
             u -= c[axis] * x[axis] * x[axis];
             gradient[axis] -= 2 * c[axis] * x[axis];
         }
-#else
+#elif TERM == SHEETS
         for (int s = 0; s < PLACES; s++) {
             const double z = x[2] - places[s];
             u += weight * fabs(z);
             gradient[2] += z == 0 ? 0 : copysign(weight, z);
+        }
+#else
+        for (int s = 0; s < PLACES; s++) {
+            const double y = x[1] - places[3 * s], z = x[2] - places[3 * s + 1];
+            const double square = y * y + z * z, inside = places[3 * s + 2];
+            u += weight * (0.5 * log(fmax(square, inside)) - logarithm);
+            if (square > inside) {
+                gradient[1] += weight * y / square;
+                gradient[2] += weight * z / square;
+            }
         }
 #endif
         return u;

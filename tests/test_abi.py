@@ -48,7 +48,7 @@ def in_cuda(name: str) -> list[tuple[str, str]]:
     return re.findall(r"(\w+) (\w+(?:\[\d+\])?);", re.sub("//.*", "", body))
 
 
-@pytest.mark.parametrize("kind", [abi.Parameters, abi.Layer, abi.Cell, abi.State])
+@pytest.mark.parametrize("kind", [abi.Parameters, abi.Placement, abi.Cell, abi.State])
 def test_structs_are_those_of_the_kernels(kind):
     members = [tuple(abi.declared(member, name).split()) for name, member in kind._fields_]
     assert in_cuda(kind.__name__) == members

@@ -11,7 +11,7 @@ from fmm_openmm.checks import check_choice, check_numbers
 from fmm_openmm.dipole_term import TIN_FOIL, DipoleTerm
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.native import plugin
-from fmm_openmm.neutralization import Neutralization
+from fmm_openmm.neutralization import Cylinders, Neutralization, Sheets
 from fmm_openmm.options import option
 from fmm_openmm.planning.request import Request, SolverKeywords, SolverOptions
 
@@ -143,7 +143,7 @@ class Options(SolverOptions):
         """
         return DipoleTerm.from_options(self.slab_correction, self.surface_dielectric, boundary)
 
-    def neutralizer(self, boundary: Boundary) -> Neutralization | None:
+    def neutralizer(self, boundary: Boundary) -> Sheets | Cylinders | None:
         """What neutralises a slab or wire; None if nothing does.
 
         Raises:
@@ -151,7 +151,7 @@ class Options(SolverOptions):
         """
         return Neutralization.from_option(self.neutralization, boundary)
 
-    def term(self, boundary: Boundary) -> DipoleTerm | Neutralization | None:
+    def term(self, boundary: Boundary) -> DipoleTerm | Sheets | Cylinders | None:
         """What is added to the sum over the images with a boundary: :meth:`dipole_term` or
         :meth:`neutralizer`; no boundary has both."""
         return self.dipole_term(boundary) or self.neutralizer(boundary)

@@ -13,9 +13,12 @@ struct Parameters {
     double origin[3];   // nm, if boxes cover only the particles; else 0
 };
 
-// Where the particles of a slab lie that OpenMM may have wrapped along box vector c.
-struct Layer {
-    double middle;    // height of their middle, nm
-    double farthest;  // how far from it particles may lie, nm: not quite half the height of the box
-    double c[3];      // nm
+// Where the particles of a slab or wire lie that OpenMM may have wrapped along the box vectors
+// without images, the free ones. Rows are box vectors; other vectors have zeros in both matrices.
+struct Placement {
+    double middle[3];    // fractional coordinates of their middle
+    double farthest[3];  // how far from it particles may lie: not quite half of the vector
+    double normals[9];   // fractional coordinates are their products with positions, 1/nm
+    double vectors[9];   // nm
+    double axes[9];      // unit vectors of the boxes' coordinates, in columns
 };

@@ -22,13 +22,14 @@ from fmm_openmm.backends.cuda.pipeline.sets import build_sets
 from fmm_openmm.backends.cuda.pipeline.term import Term
 from fmm_openmm.backends.cuda.program import WAITING, Device, Interface, Program
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_files, real_type, source_of
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice, PaddedLattice, counts_matrix
 from fmm_openmm.dipole_term import DipoleTerm
 from fmm_openmm.implementations import M2L, names
 from fmm_openmm.literature import layouts
 from fmm_openmm.literature.layouts import Neighbourhood
 from fmm_openmm.literature.operators import level
-from fmm_openmm.neutralization import Sheets
+from fmm_openmm.neutralization import Cylinders, Sheets
 from fmm_openmm.specification import Specification
 from tests import nvrtc
 from tests.lennard_jones import force_switch
@@ -93,7 +94,7 @@ class Variant:
         ]
         made += [self.build(CUBOID, 1, m2l) for m2l in (self.m2l, *names(M2L, "cuda"))]
         made += [
-            self.build(SLAB if isinstance(self.term, Sheets) else SKEWED, term=self.term),
+            self.build(SKEWED if isinstance(self.term, DipoleTerm) else SLAB, term=self.term),
             self.build(SKEWED),
             build_sets(self.specification(SKEWED), device, *self.sets),
             build_points(self.specification(SKEWED), device, 1000),
@@ -114,6 +115,7 @@ VARIANTS = {
     "float 9 smoothed": Variant(9, 0.05, lattices=[(SKEWED, 0)], sites=PROTEIN),
     "float 7 open": Variant(
         7, 0.05, lattices=PADDED, precision="single", sets=(3, True),
+        term=Cylinders(np.array([[0.0, 9.0, 1.0]]), np.zeros(1), Boundary.from_name("wire")),
         sites=replace(WATER, types=50, partners=2, cutoff=None, box_vectors=None),
     ),
     "double 12 smoothed": Variant(

@@ -10,9 +10,10 @@ from fmm_openmm.backends.cuda.abi import MAGIC
 from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pipeline.description import build
 from fmm_openmm.backends.cuda.pipeline.ranks import RankSizes, build_rank
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice, PaddedLattice, counts_matrix
 from fmm_openmm.dipole_term import DipoleTerm
-from fmm_openmm.neutralization import Sheets
+from fmm_openmm.neutralization import Cylinders, Sheets
 from fmm_openmm.specification import Specification
 
 CELL = np.array([[2, 0, 0], [0.3, 1.5, 0], [-0.5, 0.6, 1.7]])
@@ -64,6 +65,11 @@ CASES = {
     "slab in OpenMM": (
         4, 0.05, np.float32, p.Interface("mixed", 64), None, None, WHOLE, 0, "rotation", False,
         (7, 6, 9), Sheets(np.array([0.0, 9.0])),
+    ),
+    "wire in OpenMM": (
+        4, 0.05, np.float32, p.Interface("mixed", 64, turned=True), None, None, WHOLE, 0,
+        "rotation", False, (7, 6, 9),
+        Cylinders(np.array([[0.0, 9.0, 1.0]]), np.zeros(1), Boundary.from_name("wire")),
     ),
     "dipole term in OpenMM": (
         4, 0.05, np.float64, p.Interface("double", 64), None, None, WHOLE, 0, "rotation", False,

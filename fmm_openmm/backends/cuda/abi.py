@@ -25,7 +25,7 @@ from fmm_openmm.backends.cuda.program import (
 from fmm_openmm.backends.cuda.source import OPTIONS
 from fmm_openmm.box import SAME_SHAPE
 
-MAGIC, VERSION = b"FMMprog\0", 12
+MAGIC, VERSION = b"FMMprog\0", 13
 """First bytes of a serialised program, and the version of its format."""
 
 STEP_KINDS = (Launch, Memset, Record, Wait)
@@ -137,17 +137,24 @@ class Parameters(ctypes.Structure):
     )
 
 
-class Layer(ctypes.Structure):
-    """The place of a slab, documented in ``kernels/common/parameters.cuh``; zeros for others."""
+class Placement(ctypes.Structure):
+    """The place of a slab or wire, documented in ``kernels/common/parameters.cuh``; zeros for
+    others."""
 
-    _fields_ = (("middle", c_double), ("farthest", c_double), ("c", c_double * 3))
+    _fields_ = (
+        ("middle", c_double * 3),
+        ("farthest", c_double * 3),
+        ("normals", c_double * 9),
+        ("vectors", c_double * 9),
+        ("axes", c_double * 9),
+    )
 
 
 class BoxesData(ctypes.Structure):
     """The boxes of a program: the limits of the strains for which they are valid; for a region, the
     evaluations after which it is compared with its particles again, and how many times in a row
-    it may move for the same positions; the unstrained cell, nm, and in it the place of a slab and
-    the parameter block."""
+    it may move for the same positions; the unstrained cell, nm, and in it the place of a slab or
+    wire and the parameter block."""
 
     _fields_ = (
         ("stretch", c_double),
@@ -155,7 +162,7 @@ class BoxesData(ctypes.Structure):
         ("recheck", c_double),
         ("moves", c_double),
         ("cell", c_double * 9),
-        ("layer", Layer),
+        ("placement", Placement),
         ("parameters", Parameters),
     )
 
@@ -259,7 +266,7 @@ class Callbacks(ctypes.Structure):
 
 
 _STRUCTS = (
-    *(Place, Pairs, Sites, Parameters, Layer, BoxesData, Sums, ForceLimits, Cell, State),
+    *(Place, Pairs, Sites, Parameters, Placement, BoxesData, Sums, ForceLimits, Cell, State),
     Callbacks,
 )
 

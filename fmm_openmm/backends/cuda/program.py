@@ -35,8 +35,8 @@ launch)."""
 
 INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm, unless they are OpenMM's;
-``pipeline.description.parameter_block``; (n,) e. Inside OpenMM also "layer" of a slab:
-:class:`fmm_openmm.backends.cuda.abi.Layer`; and "cell_offsets" for a dipole term: see
+``pipeline.description.parameter_block``; (n,) e. Inside OpenMM also "placement" of a slab or wire:
+:class:`fmm_openmm.backends.cuda.abi.Placement`; and "cell_offsets" for a dipole term: see
 ``pipeline.term``."""
 
 OUTPUTS = ("energy", "forces", "potentials", "fields")
@@ -88,10 +88,12 @@ class Interface:
     Attributes:
         precision: precision of the Context: "single", "mixed" or "double".
         padded: length of the arrays.
+        turned: whether the program's coordinates are others than OpenMM's, as those of wires.
     """
 
     precision: str
     padded: int
+    turned: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,22 +9,27 @@ other for single precision, or far smaller than in a liquid. It requests nothing
 and trial moves of a barostat.
 """
 
+from ctypes import sizeof
 from dataclasses import astuple, replace
 
 import numpy as np
 
+from fmm_openmm.backends.cuda import abi
 from fmm_openmm.backends.cuda.abi import Delivery, ForceLimits, Place, Sums
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
+from fmm_openmm.backends.cuda.program import Program
 from fmm_openmm.backends.cuda.serial import serialise
-from fmm_openmm.boundary import OPEN, PERIODIC, check_neutral
-from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, check_box_vectors
+from fmm_openmm.boundary import check_neutral
+from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, Frame, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
 from fmm_openmm.dipole_term import DipoleTerm
-from fmm_openmm.errors import UnsupportedError, openmm_callback
+from fmm_openmm.errors import openmm_callback
 from fmm_openmm.integration.definition import Structure, pair_set
 from fmm_openmm.integration.identity import Bridge
 from fmm_openmm.integration.native import plugin
+from fmm_openmm.integration.native.placement import Placement
+from fmm_openmm.neutralization import Cylinders
 from fmm_openmm.planning.boxes import Boxes
 from fmm_openmm.planning.cost import CUDA_COST
 from fmm_openmm.planning.load import Load
@@ -36,13 +41,6 @@ from fmm_openmm.specification import Specification
 COINCIDENT = 1e-7
 """Distance, relative to the box or the extent of the particles, below which float32 does not
 separate two particles."""
-
-FROM_CUT = 0.1
-"""Distance from the middle of a slab's vacuum, nm, within which the place of the slab is determined
-anew. No particle moves as far between two evaluations."""
-
-SERVED = (PERIODIC, OPEN, (True, True, False))
-"""Boundaries whose programs need no other coordinates than OpenMM's."""
 
 
 class Session:
@@ -71,11 +69,13 @@ class Session:
         self.reason: str | None = None
         self._boundary = bridge.fix_structure().boundary
         self._term = options.term(self._boundary)
+        self._neutralizer = options.neutralizer(self._boundary)
         self.knows_images = False
         self._planner: Planner | None = None
         self._seen = False  # whether the filled fraction is known
-        self._made: Specification | None = None  # of the last program
-        self._layer = np.zeros(5)  # the place of a slab that was last delivered
+        self._made: Specification | None = None  # of the last program, and its axes
+        self._axes = np.eye(3)
+        self._placement: Placement | None = None  # that was last delivered
 
     @property
     def native_only(self) -> str | None:
@@ -95,15 +95,8 @@ class Session:
             cell: box vectors, shape (3, 3), nm.
             values: values of the global parameters.
             positions: shape (n, 3), nm; needed for a region.
-
-        Raises:
-            UnsupportedError: a boundary that is left to the host bridge.
         """
-        if self._boundary.periodic not in SERVED:
-            raise UnsupportedError(
-                f"`boundary={self._boundary.name!r}` is computed on the host bridge"
-            )
-        given, cell = cell, self._checked(cell)
+        frame = self._frame(cell)
         charges, structure = self._inputs(values)
         if self._planner is None:
             load = Load.from_charges(charges, structure.exclusions)
@@ -114,7 +107,7 @@ class Session:
                     load,
                     structure.exclusions,
                     minimum_image,
-                    cell,
+                    frame.cell,
                     CUDA_COST,
                     self._model,
                 )
@@ -122,22 +115,33 @@ class Session:
         if self.planner.problem.uses_region:
             if positions is None:
                 return {}
-            positions = self._placed(positions, given)
+            positions = self._placed(positions, cell)
             if self._boundary.is_partial:
-                self._layer = np.array([_middle(positions), given[2, 2] / 2 - FROM_CUT, *given[2]])
-        plan = self.planner.plan(positions, cell, left=True)
+                self._placement = Placement(self._boundary, cell, positions)
+            positions = positions @ frame.axes
+        plan = self.planner.plan(positions, frame.cell, left=True)
         wanted, found = plan.specification(charges), {}
-        if self._made is None or not serves(self._made, wanted):
+        if self._made is None or not serves(self._made, wanted) or self._turns_cylinders(frame):
             self.forget()  # in case of an error
-            self._dtype = wanted.dtype
-            found[Delivery.PROGRAM] = serialise(
-                build(wanted, self._device, self._interface, term=self._term)
-            )
+            self._dtype, self._axes = wanted.dtype, frame.axes
+            found[Delivery.PROGRAM] = serialise(self._build(wanted, frame))
             self._made = wanted
+        placement = None if self._placement is None else self._placement.packed(frame.axes)
         found[Delivery.PARAMETERS] = describe(
-            self._made.lattice, plan.boxes, given, self._layer
+            self._made.lattice, plan.boxes, cell, placement
         ).tobytes()
         return found | self._limits(charges)
+
+    def _build(self, wanted: Specification, frame: Frame) -> Program:
+        interface = replace(self._interface, turned=not frame.is_users)
+        term = self._term
+        if isinstance(term, Cylinders):
+            term = term.turned(frame.axes)
+        return build(wanted, self._device, interface, term=term)
+
+    def _turns_cylinders(self, frame: Frame) -> bool:
+        """Whether cylinders that are part of the last program lie along other axes."""
+        return isinstance(self._term, Cylinders) and not np.array_equal(self._axes, frame.axes)
 
     def charges(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None
@@ -154,14 +158,17 @@ class Session:
         charges, _ = self._inputs(values)
         if isinstance(self._term, DipoleTerm) and not self.knows_images:
             raise ValueError(self._term.unknown_images)
+        frame, places, together = self._frame(cell), None, True
         if positions is not None:
-            positions = self._placed(positions, cell)
+            places = self._placed(positions, cell)
             if self._term is not None:
-                self._term.check_span(positions, charges, cell)
+                self._term.check_span(places, charges, frame.given)
+            together = self._placement is None or self._placement.holds(places)
+            places = places @ frame.axes
             self._seen = True
         with openmm_callback():
-            fits = self.planner.accepts(charges, positions, self._checked(cell))
-        if fits and self._made and self._in_layer(positions):
+            fits = self.planner.accepts(charges, places, frame.cell)
+        if fits and self._made and together:
             found = {Delivery.CHARGES: charges.astype(self._dtype).tobytes()}
             return found | self._limits(charges)
         self.forget()
@@ -182,7 +189,7 @@ class Session:
         """
         charges, _ = self._inputs(values)
         with openmm_callback():
-            self.planner.accepts_forces(charges, sums.squares, sums.cubes, self._checked(cell))
+            self.planner.accepts_forces(charges, sums.squares, sums.cubes, self._frame(cell).cell)
         return self.program(cell, values, positions)
 
     @property
@@ -228,6 +235,8 @@ class Session:
                 particle.
         """
         boundary, positions = self._boundary, self._placed(positions, cell)
+        if self._neutralizer is not None:
+            self._neutralizer.check_span(positions, np.zeros(self.particles), cell)
         if boundary.is_open:
             points = positions / max(np.ptp(positions, axis=0).max(), 1e-300)
         else:
@@ -247,9 +256,10 @@ class Session:
     ) -> FMMParameters:
         """Parameters for box vectors, shape (3, 3), nm; before the first evaluation those for
         positions, shape (n, 3), nm."""
+        frame = self._frame(cell)
         if positions is not None:
-            positions = self._together(positions, cell)
-        planner, cell = self.planner, self._checked(cell)
+            positions = self._together(positions, cell) @ frame.axes
+        planner, cell = self.planner, frame.cell
         if positions is not None and not self._seen:
             expected = planner.problem.with_positions(positions, cell)
             if expected is not planner.problem:
@@ -257,8 +267,9 @@ class Session:
         return planner.preview(positions, cell).parameters
 
     def _placed(self, positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
-        """Checked positions, shape (n, 3), nm; those of a slab in the images that lie together, as
-        near as possible to the place of the slab that was last delivered.
+        """Checked positions, shape (n, 3), nm; those of a slab or wire in the images that lie
+        together, as near as possible to the place that was last delivered, or to what neutralises
+        it.
 
         Args:
             cell: box vectors, shape (3, 3), nm.
@@ -267,27 +278,21 @@ class Session:
         if not self._boundary.is_partial:
             return positions
         positions = self._together(positions, cell)
-        if self._term is not None:
-            return positions  # next to the sheets
-        return positions + np.rint((self._layer[0] - _middle(positions)) / cell[2, 2]) * cell[2]
+        if self._neutralizer is not None:
+            return positions
+        here = Placement(self._boundary, cell)
+        return here.next_to(self._placement or here, positions)
 
     def _together(self, positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
-        """Positions, shape (n, 3), nm; those of a slab in the images that lie together, next to
-        its sheets if it has some."""
-        sheets = None if isinstance(self._term, DipoleTerm) else self._term
-        return self.bridge.fix_structure().unwrapped(positions, cell, sheets)
+        """Positions, shape (n, 3), nm; those of a slab or wire in the images that lie together,
+        next to what neutralises it."""
+        return self.bridge.fix_structure().unwrapped(positions, cell, self._neutralizer)
 
-    def _in_layer(self, positions: np.ndarray | None) -> bool:
-        """Whether the device moves particles to the images in which :meth:`_placed` has put them,
-        shape (n, 3), nm. A slab that has parted in two may have its widest gap inside."""
-        if positions is None or not self._boundary.is_partial:
-            return True
-        middle, farthest = self._layer[:2]
-        return bool(np.abs(positions[:, 2] - middle).max() <= farthest)
-
-    def _checked(self, cell: np.ndarray) -> np.ndarray:
-        """The cell of box vectors, shape (3, 3), nm."""
-        return self._boundary.cell(None if self._boundary.is_open else check_box_vectors(cell))
+    def _frame(self, cell: np.ndarray) -> Frame:
+        """The cell of box vectors, shape (3, 3), nm, in the coordinates of the boxes."""
+        return Frame.from_cell(
+            self._boundary.cell(None if self._boundary.is_open else check_box_vectors(cell))
+        )
 
     def _inputs(self, values: dict) -> tuple[np.ndarray, Structure]:
         charges, structure = self.bridge.inputs(values)
@@ -300,20 +305,17 @@ class Session:
         return charges, structure
 
 
-def _middle(positions: np.ndarray) -> float:
-    """Height of the middle of particles at positions, shape (n, 3), nm."""
-    return (positions[:, 2].min() + positions[:, 2].max()) / 2
-
-
-def describe(made_for: BoxLattice, boxes: Boxes, cell: np.ndarray, layer=(0.0,) * 5) -> np.ndarray:
+def describe(
+    made_for: BoxLattice, boxes: Boxes, cell: np.ndarray, placement: np.ndarray | None = None
+) -> np.ndarray:
     """Data by which the plugin adjusts the boxes of a program to the cell: ``BoxesData`` of
-    :mod:`fmm_openmm.backends.cuda.abi`, shape (59,).
+    :mod:`fmm_openmm.backends.cuda.abi`, shape (87,).
 
     Args:
         made_for: lattice that the program was built for.
         boxes: boxes in use.
         cell: box vectors, shape (3, 3), nm.
-        layer: the place of a slab, shape (5,).
+        placement: of a slab or wire, packed; None for others.
     """
     lattice, region = made_for.unstrained, (RECHECK_INTERVAL_IN_OPENMM, MAX_MOVES)
     if lattice.is_padded:  # a region, whose operator is part of the program
@@ -322,4 +324,6 @@ def describe(made_for: BoxLattice, boxes: Boxes, cell: np.ndarray, layer=(0.0,) 
     else:
         limits = MAX_STRAIN, SAME_SHAPE if made_for.are_cuboids else MAX_STRAIN
         cell, place = lattice.cell, parameter_block(lattice, 1.0)  # at a width of 1 nm
-    return np.concatenate([limits, region, cell.ravel(), layer, place])
+    if placement is None:
+        placement = np.zeros(sizeof(abi.Placement) // 8)
+    return np.concatenate([limits, region, cell.ravel(), placement, place])

@@ -6,7 +6,7 @@
 namespace fmm {
 
 constexpr char MAGIC[] = {'F', 'M', 'M', 'p', 'r', 'o', 'g', 0};
-constexpr int VERSION = 12;
+constexpr int VERSION = 13;
 
 enum StepKind { LAUNCH, MEMSET, RECORD, WAIT };
 

@@ -86,24 +86,27 @@ struct Parameters {
     double origin[3];
 };
 
-// The place of a slab, documented in ``kernels/common/parameters.cuh``; zeros for others.
-struct Layer {
-    double middle;
-    double farthest;
-    double c[3];
+// The place of a slab or wire, documented in ``kernels/common/parameters.cuh``; zeros for
+// others.
+struct Placement {
+    double middle[3];
+    double farthest[3];
+    double normals[9];
+    double vectors[9];
+    double axes[9];
 };
 
 // The boxes of a program: the limits of the strains for which they are valid; for a region, the
 // evaluations after which it is compared with its particles again, and how many times in a row
-// it may move for the same positions; the unstrained cell, nm, and in it the place of a slab and
-// the parameter block.
+// it may move for the same positions; the unstrained cell, nm, and in it the place of a slab or
+// wire and the parameter block.
 struct BoxesData {
     double stretch;
     double shear;
     double recheck;
     double moves;
     double cell[9];
-    Layer layer;
+    Placement placement;
     Parameters parameters;
 };
 

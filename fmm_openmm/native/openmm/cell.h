@@ -34,10 +34,13 @@ private:
 
 // The boxes of a program, from Python.
 struct Boxes : BoxesData {
-    // The place of a slab is known for one vector c only.
+    // The place of a slab or wire is known for one value of the free vectors only.
     bool serve(const double* other) const {
-        return (!isSlab() || std::equal(layer.c, layer.c + 3, other + 6)) &&
-               strain(cell, other).within(stretch, shear);
+        for (int k = 0; k < 3; k++) {
+            const double* vector = placement.vectors + 3 * k;
+            if (isFree(k) && !std::equal(vector, vector + 3, other + 3 * k)) return false;
+        }
+        return strain(cell, other).within(stretch, shear);
     }
 
     // False if one of them is unknown.
@@ -48,7 +51,10 @@ struct Boxes : BoxesData {
     Parameters parametersIn(const double* other) const;
 
 private:
-    bool isSlab() const { return layer.c[2] > 0; }
+    bool isFree(int vector) const { return placement.vectors[4 * vector] > 0; }
+    bool isSlab() const { return isFree(2) && !isFree(0) && !isFree(1); }
+
+    // Other slabs and wires are valid in no other cell.
     Strain strain(const double* from, const double* to) const {
         return Strain(from, to, isSlab() ? 2 : 3);
     }
@@ -104,7 +110,8 @@ inline Parameters Boxes::parametersIn(const double* other) const {
     strained.potential /= strain.scale;
     strained.field /= strain.scale * strain.scale;
     for (double& component : strained.origin) component *= strain.scale;
-    strained.origin[2] += layer.middle * (1 - strain.scale);  // a slab stays where it is
+    if (isSlab())  // it stays where it is
+        strained.origin[2] += placement.middle[2] * placement.vectors[8] * (1 - strain.scale);
     return strained;
 }
 

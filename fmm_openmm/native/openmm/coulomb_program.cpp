@@ -62,7 +62,8 @@ void CoulombProgram::setBox(const double* box, CUstream stream) {
     clear(current);
     const Parameters parameters = boxes.parametersIn(box);
     executor.upload("parameters", &parameters, sizeof(parameters), stream);
-    if (executor.has("layer")) executor.upload("layer", &boxes.layer, sizeof(boxes.layer), stream);
+    if (executor.has("placement"))
+        executor.upload("placement", &boxes.placement, sizeof(boxes.placement), stream);
     if (!boxes.haveSameShape(box, shaped)) setUpShape(box, stream);
     copyBox(box, current);
 }

@@ -22,12 +22,13 @@ from fmm_openmm.backends.cuda.program import (
     Share,
 )
 from fmm_openmm.backends.reference import ReferenceStages
-from fmm_openmm.boundary import EMPTY_SPACE
-from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
+from fmm_openmm.boundary import EMPTY_SPACE, Boundary
+from fmm_openmm.box import BoxLattice, Frame, PaddedLattice, box_width, counts_matrix
 from fmm_openmm.dipole_term import DipoleTerm
 from fmm_openmm.driver import evaluate
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.neutralization import Sheets
+from fmm_openmm.integration.native.placement import Placement
+from fmm_openmm.neutralization import Cylinders, Sheets
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import RepeatedEvaluation
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -478,43 +479,73 @@ def forces_in_openmm(stages, index) -> np.ndarray:
     return forces
 
 
-@pytest.mark.parametrize("precision", ["mixed", "double"])
-def test_a_slab_that_openmm_has_wrapped(precision, folder):
-    """Every atom in any image along the third box vector; one that comes near the middle of the
-    vacuum is reported, and one that has left the boxes."""
-    span, origin, width = np.array([4, 5, 3]), np.array([0.0, 0.0, 1000.7]), 0.9
-    lattice = PaddedLattice(
-        span, 1.87, cell=np.diag([4.0, 5.0, np.inf]), padded=(False, False, True)
-    )
-    positions, charges, pairs = charges_in(0.15, span - 0.35)
+PARTIAL = {
+    "slab": (np.array([[3.6, 0.0, 0.0], [0.0, 4.5, 0.0], [0.7, -0.4, 5.2]]), (4, 5, 3)),
+    "ac": (np.array([[3.6, 0.0, 0.0], [1.1, 5.3, 0.0], [0.0, 2.7, 3.6]]), (4, 5, 3)),
+    "wire": (np.array([[9.0, 0.0, 0.0], [1.3, 11.0, 0.0], [1.2, -2.4, 2.4]]), (4, 5, 3)),
+}
+"""Box vectors, nm, for boxes of 0.9 nm, and the number of these."""
+
+
+def partial_in_openmm(name, folder, precision, term=None):
+    """Charges, positions, the cell and stages, between OpenMM's arrays, of a slab or wire of which
+    any particle may be in any image; what computes forces at positions, and whether a particle is
+    reported."""
+    width, (box, span) = 0.9, PARTIAL[name]
+    boundary, span = Boundary.from_name(name), np.array(span)
+    frame = Frame.from_cell(boundary.cell(box))
+    padded = tuple((~np.isfinite(np.diag(frame.cell))).tolist())
+    lattice = PaddedLattice(span, 1.87, cell=frame.cell / width, padded=padded)
+    origin = np.array(padded) * [0.0, -333.2, 1000.7]
+    within, charges, pairs = charges_in(0.15, span - 0.35)
     charges -= charges.mean()
     dtype = np.float32 if precision == "mixed" else np.float64
     wanted = Specification(lattice, 4, 0.1, charges, pairs, False, dtype)
+    interface = Interface(precision, 160, turned=not frame.is_users)
+    in_frame = term.turned(frame.axes) if isinstance(term, Cylinders) else term
+    stages = EmulatedStages(wanted, folder, interface, term=in_frame)
+    in_boxes = width * within + origin
     outside = EmulatedStages(wanted, folder)
-    _, fields = outside.evaluate(width * positions + origin, width, origin)
-    expected = COULOMB_CONSTANT / width**2 * charges[:, None] * fields
+    potentials, fields = outside.evaluate(in_boxes, width, origin)
+    positions = in_boxes @ frame.axes.T
+    stages.buffers["placement"][...] = Placement(boundary, box, positions).packed(frame.axes)
+    queued = {step.stage for step in stages.emulator.program.steps} - {SETUP, "gather"}
 
-    c, middle = np.array([0.7, -0.4, 5.2]), origin[2] + width * span[2] / 2
-    stages = EmulatedStages(wanted, folder, Interface(precision, 160))
-    stages.buffers["layer"][...] = [middle, c[2] / 2 - 0.1, *c]
-    given = width * positions + origin
-
-    def forces(given):
-        images = np.random.default_rng(4).integers(-2, 3, (len(given), 1))
-        stages.buffers["outside"][...] = 0
-        index = between_openmm(stages, given + images * c)
-        stages.run(width, origin)
+    def compute(given):
+        images = np.random.default_rng(4).integers(-2, 3, (len(given), 3)) * boundary.free
+        stages.buffers["outside"][...], stages.buffers["force_buffer"][...] = 0, 0
+        index = between_openmm(stages, given + images @ box)
+        stages.buffers["parameters"][...] = parameter_block(lattice, width, origin)
+        stages.emulator.run([SETUP])
+        stages.emulator.run(queued)
         return forces_in_openmm(stages, index), stages.buffers["outside"][0]
 
-    found, reported = forces(given)
+    forces = COULOMB_CONSTANT / width**2 * charges[:, None] * fields @ frame.axes.T
+    exact = COULOMB_CONSTANT / width * potentials, forces
+    return charges, positions, boundary.cell(box), exact, stages, compute
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_what_openmm_has_wrapped(name, precision, folder):
+    """Every atom of a slab or wire in any image along the box vectors without images; one that
+    comes near the middle of the vacuum is reported, and one that has left the boxes."""
+    _, positions, cell, (_, expected), stages, compute = partial_in_openmm(name, folder, precision)
+    found, reported = compute(positions)
     accuracy = {"mixed": 2e-5, "double": 1e-9}[precision]
     assert np.linalg.norm(found - expected) <= accuracy * np.linalg.norm(expected)
     assert reported == 0
-    stages.buffers["layer"][1] = np.abs(given[:, 2] - middle).max() - 1e-3
-    assert forces(given)[1] == 1  # in its box
-    stages.buffers["layer"][1] = c[2] / 2 - 0.1
-    given[7, 2] = middle + 2.0
-    assert forces(given)[1] == 1
+    free = int(np.flatnonzero(~np.isfinite(np.diag(cell)))[-1])
+    middle, farthest, normals = stages.buffers["placement"][:15].reshape(5, 3)[[0, 1, 2 + free]]
+    away = np.abs(positions @ normals - middle[free])
+    kept = farthest[free]
+    stages.buffers["placement"][3 + free] = away.max() - 1e-4
+    assert compute(positions)[1] == 1  # in its box
+    stages.buffers["placement"][3 + free] = kept
+    positions[7] += (
+        0.45 * normals / (normals @ normals) * np.sign(positions[7] @ normals - middle[free])
+    )
+    assert compute(positions)[1] == 1
 
 
 @pytest.mark.slow
@@ -685,7 +716,8 @@ def test_a_term_in_openmm(term, net, precision, folder):
             stages.buffers["cell_offsets"][...] = np.pad(images[index], ((0, 0), (0, 1)))
         if not is_dipole:
             stages.buffers["outside"][...] = 0
-            stages.buffers["layer"][...] = [1.5 * width, 4.4 * width, *cell[2]]
+            place = Placement(Boundary.from_name("slab"), cell, positions)
+            stages.buffers["placement"][...] = place.packed(np.eye(3))
         queued = {step.stage for step in stages.emulator.program.steps}
         stages.buffers["parameters"][...] = parameter_block(lattice, width)
         stages.emulator.run([SETUP])
@@ -716,3 +748,24 @@ def test_a_term_in_openmm(term, net, precision, folder):
     ]
     for parts, together in zip(zip(*shares, strict=True), with_term, strict=True):
         assert np.linalg.norm(sum(parts) - together) <= accuracy * np.linalg.norm(together)
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.7])
+def test_cylinders_in_openmm(radius, folder):
+    """Around a wire in another direction than that of its boxes."""
+    charges, positions, cell, _, plain, compute_plain = partial_in_openmm("wire", folder, "double")
+    points = positions.mean(0) + np.array([[0.3, -0.2, 0.2], [2.5, 1.5, 1.0]])
+    term = Cylinders(points, np.array([radius, 0.4]), Boundary.from_name("wire"))
+    *_, stages, compute = partial_in_openmm("wire", folder, "double", term)
+    charges += 2.0 / len(charges)
+    energy, potentials, fields = term.at(positions, cell).evaluate(charges)
+    for each in plain, stages:
+        each.buffers["charges"][...] = charges
+    without, with_term = compute_plain(positions)[0], compute(positions)[0]
+    for more, less, added in (
+        (with_term, without, charges[:, None] * fields),
+        (stages.buffers["potentials"], plain.buffers["potentials"], potentials),
+        (stages.buffers["sums"][:1], plain.buffers["sums"][:1], energy),
+    ):
+        assert np.linalg.norm(added) > 1e-3 * np.linalg.norm(less)
+        assert np.linalg.norm(more - less - added) <= 1e-9 * np.linalg.norm(less)

@@ -139,7 +139,7 @@ def any_program(request):
         return make(), filled
     built = program(*CASES[request.param])
     if "posq" in built.buffers:
-        filled = {"parameters", "charges", "layer", "cell_offsets"}
+        filled = {"parameters", "charges", "placement", "cell_offsets"}
         return built, filled & {*built.buffers}
     return built, {*p.INPUTS}
 

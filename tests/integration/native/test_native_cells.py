@@ -14,8 +14,10 @@ from openmm import app
 import fmm_openmm as fmm
 from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.program import SETUP, Memset
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import MAX_STRAIN, box_width, choose_counts, counts_matrix
 from fmm_openmm.integration.native import callbacks, plugin
+from fmm_openmm.integration.native.placement import Placement
 from fmm_openmm.integration.native.session import Session, build, describe
 from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.planning.boxes import Filling, Region
@@ -150,6 +152,25 @@ def test_boxes_that_follow_particles_serve_one_shape(library):
     assert boxes.serve(1.1 * box.cell) and not boxes.serve(box.cell * [[1.0], [1.0], [1 + 1e-9]])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wire", "a", "bc"])
+def test_boxes_of_wires_serve_one_cell(library, water, name):
+    """As those of slabs along other vectors than a and b."""
+    box = in_vacuum(water, name)
+    session = session_of(
+        fmm.FMMForce.from_nonbonded(box.nonbonded, boundary=name), len(box.positions)
+    )
+    session.program(box.cell, {}, box.positions)
+    region = session.planner.latest
+    placement = Placement(Boundary.from_name(name), box.cell, box.positions).packed(np.eye(3))
+    boxes = Compiled(library, region.lattice, region, box.cell, placement)
+    expected = parameter_block(region.lattice, region.width, region.origin)
+    np.testing.assert_array_equal(boxes.parameters_in(box.cell), expected)
+    assert boxes.serve(box.cell)
+    for factors in (1.01, [[1.01], [1.0], [1.0]], [[1.0], [1.01], [1.0]], [[1.0], [1.0], [1.01]]):
+        assert not boxes.serve(box.cell * factors)
+
+
 # on a GPU
 
 
@@ -200,8 +221,8 @@ def test_a_rejected_move_sets_nothing_up(water, monkeypatch, levels):
     """The programs here clear the charges in their setup, and so tell of it: the energy is 0
     then until charges are sent."""
 
-    def telling(*arguments):
-        program = build(*arguments)
+    def telling(*arguments, **options):
+        program = build(*arguments, **options)
         program.steps.insert(0, Memset(SETUP, 0, "charges"))
         return program
 
@@ -286,13 +307,14 @@ def test_boxes_of_a_slab_serve_its_area(library, water):
     """The boxes of a slab serve every cell with an area of the same shape, of any size, and the
     same third vector. They stay centred on the slab."""
     box = in_vacuum(water, "slab")
-    cell, (scale, farthest) = box.cell, (1.03, 2.2)
+    cell, scale = box.cell, 1.03
     cell[2, :2] = 0.3, -0.2
     session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded, boundary="slab"), 555)
     session.program(cell, {}, box.positions)
     region, middle = session.planner.latest, np.ptp(box.positions[:, 2]) / 2
     middle += box.positions[:, 2].min()
-    boxes = Compiled(library, region.lattice, region, cell, [middle, farthest, *cell[2]])
+    placement = Placement(Boundary.from_name("slab"), cell, box.positions).packed(np.eye(3))
+    boxes = Compiled(library, region.lattice, region, cell, placement)
     expected = parameter_block(region.lattice, region.width, region.origin)
     assert np.isfinite(expected).all()
     np.testing.assert_array_equal(boxes.parameters_in(cell), expected)

@@ -7,6 +7,7 @@ import pytest
 import fmm_openmm as fmm
 from fmm_openmm.backends.cuda.abi import BoxesData, Delivery
 from fmm_openmm.boundary import Boundary
+from fmm_openmm.box import Frame
 from fmm_openmm.oracle import partial_ewald_sum
 from tests.integration.boxes import charges_and_pairs, relative_difference
 from tests.integration.native_contexts import (
@@ -51,7 +52,7 @@ def test_boxes_follow_a_slab(slab):
     assert session.program(cell, {}) == {}
     first = session.program(cell, {}, x)
     assert set(first) == A_PROGRAM
-    assert b"bring_layer" in first[Delivery.PROGRAM]
+    assert b"bring_together" in first[Delivery.PROGRAM]
     images = np.random.default_rng(2).integers(-3, 4, (len(x), 1))
     places = {}
     for drift in (0.0, 0.4 * cell[2, 2], 0.8 * cell[2, 2]):
@@ -60,11 +61,13 @@ def test_boxes_follow_a_slab(slab):
         assert set(found) == BOXES
         places[drift] = BoxesData.from_buffer_copy(found[Delivery.PARAMETERS])
         assert set(session.charges(cell, {}, at + images * cell[2])) == CHARGES
-    start = places[0.0].layer.middle
+    start, height = places[0.0].placement.middle[2], cell[2, 2]
     for drift, data in places.items():
-        assert data.layer.middle == pytest.approx(start + drift, abs=1e-9)
-        assert data.layer.farthest == pytest.approx(cell[2, 2] / 2 - 0.1)
-        assert list(data.layer.c) == list(cell[2])
+        place = data.placement
+        assert height * place.middle[2] == pytest.approx(height * start + drift, abs=1e-9)
+        assert height * place.farthest[2] == pytest.approx(height / 2 - 0.1)
+        assert [*place.vectors] == [*np.zeros(6), *cell[2]]
+        assert [*place.axes] == [*np.eye(3).ravel()]
     before, top = session.parameters_for(cell), int(x[:, 2].argmax()) // 3 * 3
     x[top : top + 3, 2] += 0.8
     assert set(session.program(cell, {}, x)) == A_PROGRAM
@@ -93,18 +96,39 @@ def test_a_slab_that_has_parted(slab):
     assert set(session.charges(cell, {}, parted(1.0))) == CHARGES
     found = session.charges(cell, {}, parted(1.2))
     assert set(found) == A_PROGRAM
-    layer = BoxesData.from_buffer_copy(found[Delivery.PARAMETERS]).layer
+    place = BoxesData.from_buffer_copy(found[Delivery.PARAMETERS]).placement
     heights = parted(1.2)[:, 2]
-    heights -= np.rint((heights - layer.middle) / cell[2, 2]) * cell[2, 2]
+    heights -= np.rint(heights / cell[2, 2] - place.middle[2]) * cell[2, 2]
     assert np.ptp(heights) == pytest.approx(cell[2, 2] - 1.2)
     assert set(session.charges(cell, {}, parted(1.2))) == CHARGES
 
 
-@pytest.mark.parametrize("boundary", ["wire", "ac"])
-def test_other_boundaries_are_left_to_the_host_bridge(slab, boundary):
-    session = session_of(fmm.FMMForce.from_nonbonded(slab.nonbonded, boundary=boundary), 555)
-    with pytest.raises(fmm.UnsupportedError, match="is computed on the host bridge"):
-        session.program(slab.cell, {})
+OTHERS = ["wire", "a", "b", "ac", "bc"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_boxes_follow_wires(water, name):
+    """And slabs along other vectors than a and b, in coordinates in which these come first."""
+    box, boundary = in_vacuum(water, name), Boundary.from_name(name)
+    force = fmm.FMMForce.from_nonbonded(box.nonbonded, boundary=name)
+    session, cell, x = session_of(force, len(box.positions)), box.cell, box.positions
+    images = np.random.default_rng(2).integers(-3, 4, (len(x), 3)) * boundary.free
+    found = session.program(cell, {}, x + images @ cell)
+    assert set(found) == A_PROGRAM
+    assert b"bring_together" in found[Delivery.PROGRAM]
+    assert (b"turned_forces" in found[Delivery.PROGRAM]) == (name != "a")
+    place = BoxesData.from_buffer_copy(found[Delivery.PARAMETERS]).placement
+    axes = Frame.from_cell(boundary.cell(cell)).axes
+    assert [*place.axes] == [*axes.ravel()]
+    away = x @ np.linalg.inv(cell) - np.array(place.middle)
+    away -= np.rint(away)
+    assert (
+        np.abs(away)[:, boundary.free].max(0) < np.array(place.farthest)[[*boundary.free]]
+    ).all()
+    assert set(session.charges(cell, {}, x - 2 * images @ cell)) == CHARGES
+    drift = 0.6 * np.array(boundary.free) @ cell
+    assert set(session.program(cell, {}, x + drift + images @ cell)) == BOXES
 
 
 def test_ambiguous_images(slab):
@@ -137,6 +161,63 @@ def test_agrees_with_the_exact_sum(slab, precision, tolerance):
             assert relative_difference(forces, expected.forces) <= tolerance
     found = force.getPotentialsInContext(context)
     assert relative_difference(found, expected.potentials) <= 3 * tolerance
+
+
+@on_gpu
+@pytest.mark.parametrize(("precision", "tolerance"), [("mixed", 1e-5), ("double", 1e-8)])
+@pytest.mark.parametrize("name", OTHERS)
+def test_wires_agree_with_the_exact_sum(water, name, precision, tolerance):
+    """And slabs along other vectors, wherever OpenMM has wrapped them, by molecules or by atoms."""
+    box, boundary = in_vacuum(water, name), Boundary.from_name(name)
+    charges, pairs = charges_and_pairs(box.nonbonded)
+    x, cell, starts = box.positions, box.cell, first_of_molecules(box)
+    expected = partial_ewald_sum(x, charges, boundary.cell(cell), pairs)
+    force = converted(box, boundary=name, bridge="native", tolerance=tolerance)
+    context = context_of(box, precision)
+    assert force.getFMMParametersInContext(context)["bridge"] == "native"
+    for shift in (0.0, 0.3, 1.7):
+        at = x + shift * np.array(boundary.free) @ cell
+        images = np.floor(at @ np.linalg.inv(cell)) * boundary.free
+        for positions in (at, at - images[starts] @ cell, at - images @ cell):
+            context.setPositions(positions)
+            assert relative_difference(forces_alone(context, force), expected.forces) <= tolerance
+            energy, forces = coulomb(context, force)
+            assert energy == pytest.approx(expected.energy, rel=tolerance)
+            assert relative_difference(forces, expected.forces) <= tolerance
+    found = force.getPotentialsInContext(context)
+    assert relative_difference(found, expected.potentials) <= 3 * tolerance
+
+
+@on_gpu
+@on_devices
+@pytest.mark.parametrize("barostat", [False, True])
+def test_a_wire_in_motion(water, barostat, devices):
+    """It drifts across the faces of the box; its period follows a barostat."""
+    kinds = [type(force) for force in water.system.getForces()]
+    water.system.removeForce(kinds.index(openmm.CMMotionRemover))
+    box, boundary = in_vacuum(water, "wire"), Boundary.from_name("wire")
+    if barostat:
+        pressures = [1.0, 1.0, 1.0]
+        box.system.addForce(
+            openmm.MonteCarloAnisotropicBarostat(pressures, 300.0, False, False, True, 25)
+        )
+    charges, pairs = charges_and_pairs(box.nonbonded)
+    force = converted(box, boundary="wire", bridge="native", tolerance=TOLERANCE)
+    integrator = openmm.LangevinMiddleIntegrator(300.0, 0.0, 0.001)
+    context = context_of(box, integrator=integrator, DeviceIndex=devices)
+    context.setVelocitiesToTemperature(300.0, 1)
+    velocities = context.getState(velocities=True).getVelocities(asNumpy=True)._value
+    context.setVelocities(velocities + np.array([4.0, -3.0, 2.0]))
+    for _ in range(3):
+        context.getIntegrator().step(200)
+        state = context.getState(positions=True)
+        x = state.getPositions(asNumpy=True)._value
+        cell = state.getPeriodicBoxVectors(asNumpy=True)._value
+        exact = partial_ewald_sum(x, charges, boundary.cell(cell), pairs)
+        assert relative_difference(forces_alone(context, force), exact.forces) <= TOLERANCE
+        assert coulomb(context, force)[0] == pytest.approx(exact.energy, rel=TOLERANCE)
+    assert barostat == (not np.array_equal(cell, box.cell))
+    assert force.getFMMParametersInContext(context)["bridge"] == "native"
 
 
 @on_gpu

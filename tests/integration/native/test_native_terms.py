@@ -1,5 +1,5 @@
 """The native bridge with what is added to the sum over the images: the dipole term of a periodic
-cell, of coordinates that are not wrapped, and sheets that neutralise a slab."""
+cell, of coordinates that are not wrapped, and what neutralises a slab or wire."""
 
 import copy
 import ctypes
@@ -13,7 +13,7 @@ from fmm_openmm.backends.cuda.abi import BoxesData, Delivery
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.integration.guard import images
 from fmm_openmm.integration.native import callbacks, plugin
-from fmm_openmm.neutralization import Sheets
+from fmm_openmm.neutralization import Cylinders, Sheets
 from fmm_openmm.oracle import ewald_sum, partial_ewald_sum
 from tests.integration.boxes import charges_and_pairs, relative_difference
 from tests.integration.native_contexts import (
@@ -126,14 +126,15 @@ def test_a_slab_stays_at_its_sheets(charged):
     found = session.program(cell, {}, x)
     assert set(found) == A_PROGRAM
     assert b"add_term" in found[Delivery.PROGRAM]
-    middle = BoxesData.from_buffer_copy(found[Delivery.PARAMETERS]).layer.middle
+    place = BoxesData.from_buffer_copy(found[Delivery.PARAMETERS]).placement
+    middle = place.middle[2] * cell[2, 2]
     assert middle == pytest.approx((x[:, 2].min() + x[:, 2].max()) / 2)
     for positions in (x + 2 * cell[2], x - np.floor(x[:, 2:] / cell[2, 2]) * cell[2]):
         assert set(session.charges(cell, {}, positions)) == CHARGES
         found = session.program(cell, {}, positions)
         assert set(found) == BOXES
-        layer = BoxesData.from_buffer_copy(found[Delivery.PARAMETERS]).layer
-        assert layer.middle == pytest.approx(middle)
+        place = BoxesData.from_buffer_copy(found[Delivery.PARAMETERS]).placement
+        assert place.middle[2] * cell[2, 2] == pytest.approx(middle)
     with pytest.raises(ValueError, match="may lie on either side of it"):
         session.program(cell, {}, halfway(charged))
 
@@ -313,4 +314,77 @@ def test_a_charged_slab_in_motion(charged, devices):
         assert relative_difference(forces_alone(context, force), exact.forces) <= TOLERANCE
         assert coulomb(context, force)[0] == pytest.approx(exact.energy, rel=3 * TOLERANCE)
     assert not np.array_equal(cell, charged.cell)
+    assert force.getFMMParametersInContext(context)["bridge"] == "native"
+
+
+@pytest.fixture
+def wire(water):
+    """A wire of water in which one molecule lacks its first hydrogen's charge, in a cylinder."""
+    box = in_vacuum(water, "wire")
+    box.nonbonded.setParticleParameters(1, 0.0, 1.0, 0.0)
+    return box, [[*box.positions.mean(0), 2.0]]
+
+
+def test_a_wire_stays_in_its_cylinder(wire):
+    """Whichever images OpenMM holds; half a box away it may be on either side. A program is made
+    for one direction of the cylinder."""
+    box, around = wire
+    options = {"boundary": "wire", "neutralization": around}
+    session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded, **options), len(box.positions))
+    found = session.program(box.cell, {}, box.positions)
+    assert set(found) == A_PROGRAM
+    assert b"add_term" in found[Delivery.PROGRAM]
+    assert set(session.charges(box.cell, {}, box.positions - 2 * box.cell[1])) == CHARGES
+    assert set(session.program(box.cell, {}, box.positions + 0.01)) == BOXES
+    with pytest.raises(ValueError, match="may lie on either side of it"):
+        session.program(box.cell, {}, box.positions + 0.5 * box.cell[0])
+    tilted = box.cell + np.outer([0.0, 0.0, 1.0], [0.01, 0.0, 0.0])
+    assert set(session.program(tilted, {}, box.positions)) == A_PROGRAM
+
+
+def test_a_particle_on_a_line_is_named(wire):
+    box, _ = wire
+    line = box.positions[17].tolist()
+    options = {"boundary": "wire", "neutralization": [line]}
+    session = session_of(fmm.FMMForce.from_nonbonded(box.nonbonded, **options), len(box.positions))
+    session.program(box.cell, {}, box.positions)
+    for ask in (
+        lambda: session.charges(box.cell, {}, box.positions),
+        lambda: session.explain(box.cell, box.positions),
+    ):
+        with pytest.raises(ValueError, match="particle 17 lies on a line of charge"):
+            ask()
+
+
+@on_gpu
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("single", 5e-4), ("mixed", 1e-5), ("double", 1e-8)]
+)
+def test_a_cylinder(wire, precision, tolerance):
+    """Beside another line, wherever OpenMM has wrapped the wire."""
+    box, around = wire
+    charges, pairs = charges_and_pairs(box.nonbonded)
+    x, cell = box.positions, box.cell
+    x0, y0, z0, radius = around[0]
+    rows = [[x0, y0, z0, radius], [x0 + 2.5, y0 + 0.3, z0, 0.2]]
+    boundary = Boundary.from_name("wire")
+    exact = partial_ewald_sum(x, charges, boundary.cell(cell), pairs)
+    term = Cylinders.from_rows(rows, boundary)
+    exact = term.at(x, boundary.cell(cell)).add(exact, charges)
+    force = converted(
+        box, boundary="wire", bridge="native", tolerance=tolerance, neutralization=rows
+    )
+    context = context_of(box, precision)
+    for positions in (
+        x,
+        x + 2 * cell[0] - cell[1],
+        x - np.floor(x @ np.linalg.inv(cell)) * [1, 1, 0] @ cell,
+    ):
+        context.setPositions(positions)
+        assert relative_difference(forces_alone(context, force), exact.forces) <= tolerance
+        energy, forces = coulomb(context, force)
+        assert energy == pytest.approx(exact.energy, rel=3 * tolerance)
+        assert relative_difference(forces, exact.forces) <= tolerance
+    found = force.getPotentialsInContext(context)
+    assert relative_difference(found, exact.potentials) <= 3 * tolerance
     assert force.getFMMParametersInContext(context)["bridge"] == "native"

@@ -21,8 +21,9 @@ def gather(
     term: Term | None = None,
 ) -> tuple[str, str]:
     """Sum the results of the parts to those of the particles. Inside OpenMM the stage "export"
-    takes its place in steps that need forces, and adds these to OpenMM's; a term is added. The
-    energy is accompanied by the other :class:`fmm_openmm.backends.cuda.abi.Sums`."""
+    takes its place in steps that need forces, and adds these to OpenMM's, by way of a buffer if
+    they are in other coordinates; a term is added. The energy is accompanied by the other
+    :class:`fmm_openmm.backends.cuda.abi.Sums`."""
     blocks, ticket = -(-b.n // GATHER_BLOCK), At("count", b.boxes)  # zeroed with the counts
     b.stage("gather", "gather", Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)
@@ -34,14 +35,25 @@ def gather(
     )  # fmt: skip
     if interface:
         b.buffer("sums", number, np.float64)
-        ours = *common, "sums", "atom_index", "force_buffer", np.int32(interface.padded)
+        padded = np.int32(interface.padded)
+        added = "turned_forces" if interface.turned else "force_buffer"
+        ours = *common, "sums", "atom_index", added, padded
         last = "potentials_wanted", parts.start, "share"
         for forces in (False, True):
             if forces:
                 b.stage("export", "export", Phase.EXPORT)
+                if interface.turned:
+                    b.memset(added)
             b.launch("gather_atoms", blocks, GATHER_BLOCK, *ours, np.int32(forces), *last)
             if term:
-                add_term(b, term, interface, forces)
+                add_term(b, term, added, padded, forces)
+        if interface.turned:
+            b.stage("export", "openmm", turn_forces=0)
+            b.buffer(added, (3, interface.padded), np.int64)
+            b.launch(
+                "turn_forces", -(-b.n // 128), 128, np.int32(b.n), "placement", added,
+                "force_buffer", padded,
+            )  # fmt: skip
     else:
         b.buffer("energy", 1, np.float64)
         b.flag("force_sums", number - 1, np.float64)

@@ -4,7 +4,7 @@ from ctypes import sizeof
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.abi import Layer
+from fmm_openmm.backends.cuda.abi import Placement
 from fmm_openmm.backends.cuda.pipeline.builder import TRACE_SIDE, Builder
 from fmm_openmm.backends.cuda.program import SETUP, At, Interface, Phase
 from fmm_openmm.expansions.error import leaders
@@ -55,7 +55,9 @@ def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) ->
             b.stage("sort", "sort", Phase.AHEAD)
             b.flag("outside")
             if b.lattice.boundary.is_partial:
-                b.launch("bring_layer", particles, 128, n, *atoms, "layer", "positions", "outside")
+                b.launch(
+                    "bring_together", particles, 128, n, *atoms, "placement", "positions", "outside"
+                )
             else:
                 b.launch("bring_positions", particles, 128, n, *atoms, "positions")
         outside = "outside" if interface else At("count", b.boxes + 1)
@@ -103,8 +105,8 @@ def _openmm_arrays(b: Builder, interface: Interface) -> None:
     elif not b.lattice.boundary.is_partial:
         kernel = "bring_positions"
     else:
-        kernel = "bring_layer"
-        b.buffer("layer", sizeof(Layer) // 8, np.float64)
+        kernel = "bring_together"
+        b.buffer("placement", sizeof(Placement) // 8, np.float64)
     b.stage("sort", "openmm", **{kernel: 0})
     b.macros(
         POSQ="double" if real == np.float64 else "float",

@@ -1,20 +1,21 @@
-"""What a dipole moment adds, or what neutralises a slab, inside OpenMM: the stage "term", and steps
-at the end of the stages "gather" and "export"."""
+"""What a dipole moment adds, or what neutralises a slab or wire, inside OpenMM: the stage "term",
+and steps at the end of the stages "gather" and "export"."""
 
 import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
-from fmm_openmm.backends.cuda.program import Interface
 from fmm_openmm.dipole_term import DipoleTerm
-from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.neutralization import Neutralization, Sheets
+from fmm_openmm.neutralization import Cylinders, Sheets
 
-Term = DipoleTerm | Neutralization
+Term = DipoleTerm | Sheets | Cylinders
 
 BLOCK = 256
 
-DIPOLE, SHEETS = 0, 1
+DIPOLE, SHEETS, CYLINDERS = 0, 1, 2
 """As in ``kernels/term.cu``."""
+
+AXIS = np.array([1.0, 0.0, 0.0])
+"""Direction of a wire in the coordinates of its boxes."""
 
 
 def term_moments(b: Builder, term: Term) -> None:
@@ -33,16 +34,10 @@ def term_moments(b: Builder, term: Term) -> None:
             "bring_unwrapped", -(-b.n // 128), 128, np.int32(b.n), "posq", "posq_correction",
             "atom_index", "cell_offsets", "parameters", "unwrapped",
         )  # fmt: skip
-        along = [term.strengths.get(axis, 0.0) for axis in range(3)]
-        kind, numbers, places = DIPOLE, [*along, term.constant, 0.0], []
-    elif isinstance(term, Sheets):
-        places = term.heights.tolist()
-        kind, numbers = SHEETS, [0.0, 0.0, 0.0, term.mean_distance, 1.0 / len(places)]
-    else:
-        raise UnsupportedError(f"`{term}` is computed on the host bridge")
+    kind, numbers, places = _numbers(term)
     b.stage("term", "term", term_moments=0, add_term=0)
     b.macros(TERM=kind, PLACES=len(places))
-    b.table("term_numbers", [*(2.0 * np.pi * np.array(numbers)), *places], np.float64)
+    b.table("term_numbers", [*numbers, *places.ravel()], np.float64)
     b.buffer("term_partial", (blocks, 5), np.float64)
     b.table("term_ticket", [0], np.int32)
     b.buffer("term_moments", 5, np.float64)
@@ -52,13 +47,29 @@ def term_moments(b: Builder, term: Term) -> None:
     )  # fmt: skip
 
 
-def add_term(b: Builder, term: Term, interface: Interface, forces: bool) -> None:
-    """Add the term to the results of the present stage."""
+def add_term(b: Builder, term: Term, added: str, padded: np.int32, forces: bool) -> None:
+    """Add the term to the results of the present stage, and to the forces in a buffer of padded
+    length."""
     b.launch(
         "add_term", -(-b.n // BLOCK), BLOCK, np.int32(b.n), _positions(term), "charges",
         "parameters", "term_numbers", "term_moments", "potentials", "sums", "atom_index",
-        "force_buffer", np.int32(interface.padded), np.int32(forces), "potentials_wanted", "share",
+        added, padded, np.int32(forces), "potentials_wanted", "share",
     )  # fmt: skip
+
+
+def _numbers(term: Term) -> tuple[int, list[float], np.ndarray]:
+    """Kind of the term, ``Numbers`` of ``kernels/term.cu``, and the places that follow them."""
+    circle, none = 2.0 * np.pi, [0.0, 0.0, 0.0]
+    if isinstance(term, DipoleTerm):
+        along = [circle * term.strengths.get(axis, 0.0) for axis in range(3)]
+        return DIPOLE, [*along, circle * term.constant, 0.0, 0.0], np.zeros(0)
+    if isinstance(term, Sheets):
+        count = len(term.heights)
+        return SHEETS, [*none, circle * term.mean_distance, 0.0, circle / count], term.heights
+    count = len(term.radii)
+    logarithms = 2.0 / count**2 * np.log(term.distances(AXIS))
+    numbers = [*none, logarithms.sum(), 2.0 / count**2 * len(logarithms), 2.0 / count]
+    return CYLINDERS, numbers, np.column_stack([term.points[:, 1:], term.radii**2])
 
 
 def _positions(term: Term) -> str:
