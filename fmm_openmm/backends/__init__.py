@@ -118,8 +118,9 @@ def _cuda() -> type[Evaluator]:
 
             return CudaEvaluator
     except ImportError as error:
+        gpu = "" if has_gpu() else "an NVIDIA GPU and "
         raise UnsupportedError(
-            f"`backend='cuda'` needs CuPy ({str(error).splitlines()[0]}): "
+            f"`backend='cuda'` needs {gpu}CuPy ({str(error).splitlines()[0]}): "
             "pip install 'fmm_openmm[cuda13]' or 'fmm_openmm[cuda12]'"
         ) from error
     raise UnsupportedError(f"`backend='cuda'` needs an NVIDIA GPU and its driver: {reason}")

@@ -42,7 +42,9 @@ OPERATORS: dict[tuple[bool, ...], Callable[..., np.ndarray]] = {
 }
 """What computes the operator, by the axes along which the lattice is padded; along the others boxes
 have images among the boxes. Arguments as in :func:`lattice_operator`, with the highest degree of
-the terms in place of the order."""
+the terms in place of the order. Slabs and wires also take a ``gradient``, shape (3, 3), lower
+triangular with determinant 1: the operator is then that of boxes and cell under
+``x -> x @ gradient``, with the near stencil kept."""
 
 
 def check_range(lattice: BoxLattice, order: int, dtype) -> None:

@@ -53,12 +53,7 @@ def slab_operator(
     octant: bool,
     gradient: np.ndarray = IDENTITY,
 ) -> np.ndarray:
-    """See :data:`fmm_openmm.expansions.operators.OPERATORS`.
-
-    Args:
-        gradient: lower triangular with determinant 1, shape (3, 3): the operator is that of boxes
-            and cell under ``x -> x @ gradient``, with the near stencil kept.
-    """
+    """See :data:`fmm_openmm.expansions.operators.OPERATORS`."""
     stack = _stack(lattice, gradient)
     operator = periodic_operator(stack, top, accuracy, sums, False)
     span = int(lattice.span[2])

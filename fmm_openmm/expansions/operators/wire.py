@@ -53,12 +53,7 @@ def wire_operator(
     octant: bool,
     gradient: np.ndarray = IDENTITY,
 ) -> np.ndarray:
-    """See :data:`fmm_openmm.expansions.operators.OPERATORS`.
-
-    Args:
-        gradient: lower triangular with determinant 1, shape (3, 3): the operator is that of boxes
-            and cell under ``x -> x @ gradient``, with the near stencil kept.
-    """
+    """See :data:`fmm_openmm.expansions.operators.OPERATORS`."""
     n0, n1, n2 = lattice.span.tolist()
     boxes = lattice.boxes @ gradient
     period = n0 * boxes[0, 0]

@@ -248,13 +248,14 @@ def test_warnings_point_past_openmm(monkeypatch):
     assert warning.filename == __file__
 
 
-def test_without_cupy(monkeypatch):
+@pytest.mark.parametrize(("has_gpu", "needed"), [(True, ""), (False, "an NVIDIA GPU and ")])
+def test_without_cupy(has_gpu, needed, monkeypatch):
+    monkeypatch.setattr(backends, "has_gpu", lambda: has_gpu)
     for name in [name for name in sys.modules if name.startswith("fmm_openmm.backends.cuda.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(
-        UnsupportedError, match=r"^`backend='cuda'` needs CuPy .*pip install 'fmm_openmm\[cuda13\]'"
-    ):
+    message = rf"^`backend='cuda'` needs {needed}CuPy .*pip install 'fmm_openmm\[cuda13\]'"
+    with pytest.raises(UnsupportedError, match=message):
         solver("cuda")
 
 
