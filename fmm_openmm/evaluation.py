@@ -511,6 +511,8 @@ class Evaluation:
         while True:
             evaluator, result = evaluate()
             waits = not self.planner.is_examined or self.planner.problem.uses_region
+            if waits:
+                evaluator.wait()
             if not waits or self._suits(evaluator):
                 self._last = self.planner.choices[0], evaluator
                 return result
@@ -528,9 +530,10 @@ class Evaluation:
         planner, problem = self.planner, self.planner.problem
         if planner.is_examined and self._force_limits().hold(*evaluator.force_sums):
             return True
-        charges = evaluator.complete()
+        evaluator.wait()
         if not np.isfinite(evaluator.force_sums).all():
             return True  # as the results show
+        charges = evaluator.copy_charges()
         suited = planner.examine(charges, *evaluator.force_sums)
         if suited is problem:
             self._limits = planner.choices[0], planner.force_limits(charges)
@@ -547,10 +550,10 @@ class Evaluation:
         return False
 
     def _force_limits(self) -> ForceLimits:
-        """Limits of the forces for the last plan."""
+        """Limits of the forces for the last plan and the last charges known on the host."""
         choice = self.planner.choices[0]
         if self._limits is None or self._limits[0] != choice:
-            self._limits = choice, self.planner.force_limits(self.charges)
+            self._limits = choice, self.planner.force_limits(self._host_charges)
         return self._limits[1]
 
     def _replanned(

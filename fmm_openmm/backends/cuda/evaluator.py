@@ -197,9 +197,13 @@ class CudaEvaluator(Evaluator):
         squares, cubes = self.run.flags["force_sums"].tolist()
         return squares, cubes
 
-    def complete(self) -> np.ndarray:
-        """Wait until the device has completed the last evaluation. Returns its charges, shape (n,),
-        e, float64."""
+    def wait(self) -> None:
+        """Wait until the device has completed the last evaluation."""
+        with self.on_device():
+            cupy.cuda.get_current_stream().synchronize()
+
+    def copy_charges(self) -> np.ndarray:
+        """The charges of the last evaluation, shape (n,), e, float64, on the host."""
         with self.on_device():
             return self.run.buffers["charges"].get().astype(np.float64)
 
