@@ -291,8 +291,8 @@ class CoulombSolver:
                 first call with its parameters waits for the device and examines the forces; others
                 do not wait, and examine the forces of the call before them. With an open boundary,
                 or in a nearly empty cell, the energy is read back to see whether the boxes cover
-                the particles, and invalid positions raise errors. With ``points`` there the
-                positions are copied to the host and the results back.
+                the particles, and invalid positions raise errors; with ``points`` the positions are
+                then copied to the host and the results back.
             box_vectors: shape (3, 3), nm, if they differ from those given at creation; None with an
                 open boundary. A uniform scaling costs nothing. Another shape rebuilds the lattice
                 operator, as do particles that leave the space covered by the boxes. A strain of
@@ -326,8 +326,8 @@ class CoulombSolver:
             UserWarning: ``precision="single"`` misses the tolerance because charges are too close
                 to each other or forces too small; given parameters miss it because forces are
                 small; positions on a device missed it in the call before this one; with
-                ``slab_correction``, positions on the host span more than the height of the cell;
-                each once, but for the third.
+                ``slab_correction``, positions on the host span more than the height of the cell.
+                The third is issued at every such call, the others once.
         """
         frame = self._frame(box_vectors)
         if frame.is_users:
