@@ -53,7 +53,7 @@ def set_up(lattice, order, dtype):
     program = build(Specification(lattice, order, 0.0, *NOTHING, dtype), Device(1, 2**18))
     names = [name for name, kernel in program.kernels.items() if kernel.file == SETUP]
     kernels = {name: load(SETUP, program.macros).get_function(name) for name in names}
-    buffers = allocated(program) | {"parameters": cupy.asarray(parameter_block(lattice, 1.0))}
+    buffers = allocated(program, {}) | {"parameters": cupy.asarray(parameter_block(lattice, 1.0))}
     for step in program.steps_of(SETUP):
         bound(step, program, kernels, buffers, {})()
     return buffers["operator"].get().astype(np.float64) * lattice.size

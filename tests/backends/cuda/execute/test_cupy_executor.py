@@ -67,6 +67,9 @@ def evaluator(monkeypatch):
         buffers = program.buffers.items()
         return {name: np.zeros(each.shape, each.dtype).view(Array) for name, each in buffers}
 
+    def shared(flag):
+        return 2 * (np.zeros(flag.shape, flag.dtype).view(Array),)
+
     def bound(step, *_):
         return lambda: notes.append((step, current[-1]))
 
@@ -77,6 +80,7 @@ def evaluator(monkeypatch):
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: current[-1])
     monkeypatch.setattr(evaluators, "assign", np.copyto)
     monkeypatch.setattr(executor, "allocated", allocated)
+    monkeypatch.setattr(executor, "shared", shared)
     monkeypatch.setattr(executor, "compiled", lambda program: {})
     monkeypatch.setattr(executor, "bound", bound)
     monkeypatch.setattr(executor, "Graph", Graph)
@@ -115,6 +119,12 @@ def test_the_graph_is_captured_once(evaluator):
     assert [step for step, _ in again] == others
     assert all(stream is (side | {0: captured})[step.stream] for step, stream in again)
     assert queued(evaluator) == [("graph", caller)]
+
+
+def test_sums_of_forces_are_those_that_the_device_has_reported(evaluator):
+    assert np.isnan(evaluator.force_sums).all()
+    evaluator.run.buffers["force_sums"][...] = 2.0, 3.0  # as a kernel does
+    assert evaluator.force_sums == (2.0, 3.0)
 
 
 def test_the_set_up_is_queued_for_another_shape_only(evaluator):
