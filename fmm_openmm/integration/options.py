@@ -1,5 +1,6 @@
 """The options of an ``FMMForce``, which say how it computes."""
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
@@ -32,6 +33,17 @@ class ForceKeywords(SolverKeywords, total=False):
     slab_correction: bool
     surface_dielectric: float
     neutralization: Sequence[float] | Sequence[Sequence[float]] | None
+
+
+def coordinates(text: str) -> float | list[float]:
+    """Parse a number, or several with commas between them."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a number or numbers with commas between them, got {text!r}"
+        ) from None
+    return numbers if len(numbers) > 1 else numbers[0]
 
 
 @dataclass(frozen=True)
@@ -82,11 +94,12 @@ class Options(SolverOptions):
         "what carries the opposite of the net charge of a slab or wire, nm",
         ", as in :class:`fmm_openmm.CoulombSolver`. The particles are taken at the image nearest "
         "to the middle of it",
-        kind=float,
+        type=coordinates,
         action="append",
         metavar="Z",
-        help="height along z of a uniform sheet that neutralises a slab, nm; repeated for more "
-        "sheets, or for x, y and z of a line next to a wire and its radius",
+        help="height along z of a uniform sheet that neutralises a slab, or X,Y,Z of a point on a "
+        "line next to a wire, or X,Y,Z,R of a cylinder of radius R, nm; repeated for more of them; "
+        "--neutralization=-1,0,0 if the first number is negative",
     )
 
     def __post_init__(self):

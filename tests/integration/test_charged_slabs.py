@@ -10,6 +10,7 @@ import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.cli.options import add_fmm_arguments, fmm_options
 from tests.integration.trajectories import Backwards
 
@@ -225,3 +226,18 @@ def test_the_command_line():
     options = fmm_options(parser.parse_args(given))
     assert options == {"boundary": "slab", "neutralization": WALLS}
     assert fmm.FMMForce(**options)._definition.options.neutralization == WALLS
+    given = ["--boundary", "wire", "--neutralization=-1,0.5,0", "--neutralization", "3,0.5,0"]
+    options = fmm_options(parser.parse_args(given))
+    assert options == {"boundary": "wire", "neutralization": [[-1.0, 0.5, 0.0], [3.0, 0.5, 0.0]]}
+    neutralizer = fmm.FMMForce(**options)._definition.options.neutralizer(
+        Boundary.from_name("wire")
+    )
+    assert neutralizer.option == [[-1.0, 0.5, 0.0, 0.0], [3.0, 0.5, 0.0, 0.0]]
+
+
+def test_the_command_line_names_what_it_cannot_read(capsys):
+    parser = ArgumentParser()
+    add_fmm_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--neutralization", "1,two"])
+    assert "numbers with commas between them, got '1,two'" in capsys.readouterr().err
