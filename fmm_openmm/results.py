@@ -175,7 +175,7 @@ def in_units(
         max_potential: potential of particles at the same place, in units of the largest charge.
 
     Returns:
-        which of them are undefined, shape (..., n), and now 0.
+        whether each is undefined, shape (..., n); undefined values are set to 0.
     """
     undefined = ~(np.abs(potentials) <= max_potential * largest)
     if fields is not None:

@@ -33,7 +33,8 @@ class StopMinimisation(openmm.MinimizationReporter):
 @contextmanager
 def first_interrupt():
     """Record the first Ctrl-C within a ``with`` block in an :class:`Interrupt` instead of raising
-    ``KeyboardInterrupt``; a second one raises it. Only the main thread handles Ctrl-C so."""
+    ``KeyboardInterrupt``; a second one raises it. Threads other than the main one do not handle
+    Ctrl-C."""
     interrupt, usual = Interrupt(), signal.getsignal(signal.SIGINT)
 
     def record(*_):

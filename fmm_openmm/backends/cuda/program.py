@@ -290,7 +290,8 @@ class ProgramBuilder:
     def launch(
         self, kernel: str, grid, block: int, *arguments, stream: int = 0, cooperative: bool = False
     ) -> None:
-        """Arguments: names of buffers, :class:`At`, NumPy scalars."""
+        """Append the launch of a kernel; arguments are names of buffers, :class:`At` or NumPy
+        scalars."""
         grid = (grid,) if np.isscalar(grid) else grid
         arguments = tuple(At(a) if isinstance(a, str) else a for a in arguments)
         self._add(
