@@ -499,4 +499,6 @@ def _numbered(pairs: np.ndarray, ids: np.ndarray) -> np.ndarray:
     if (pairs[:, 0] == pairs[:, 1]).any():
         itself = pairs[pairs[:, 0] == pairs[:, 1]][0, 0]
         raise ValueError(f"`exclusions` pair particle {itself} with itself")
-    return np.unique(np.sort(order[place], 1), axis=0)
+    first, second = np.sort(order[place], 1).T
+    keys = np.sort(first * len(ids) + second)
+    return np.column_stack(np.divmod(keys[np.diff(keys, prepend=-1) > 0], len(ids)))

@@ -63,8 +63,8 @@ class Links:
             pairs: excluded pairs of particle numbers, shape (m, 2).
             offsets: number of the first particle of each rank and, last, of all particles.
         """
-        both = np.concatenate([pairs, pairs[:, ::-1]])
-        first, second = both[np.lexsort((both[:, 1], both[:, 0]))].T
+        (a, b), n = pairs.T, offsets[-1]
+        first, second = np.divmod(np.sort(np.concatenate([a * n + b, b * n + a])), n)
         rank = np.searchsorted(offsets, second, side="right") - 1
         cuts = np.searchsorted(first, offsets[1:-1])
         shares = (np.split(values, cuts) for values in (first, second - offsets[rank], rank))
