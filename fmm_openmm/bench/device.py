@@ -3,10 +3,15 @@
 Imports CuPy, and is therefore imported only where there is a GPU.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import cupy
 import numpy as np
 
 from fmm_openmm.bench.timing import BUDGET, REPEATS
+
+Value = TypeVar("Value")
 
 CHAINS, ROUNDS, THREADS = 8, 2048, 256
 """FMA loop: independent chains in a thread, multiply-adds in a chain, threads in a block."""
@@ -78,3 +83,17 @@ def upload(array: np.ndarray) -> cupy.ndarray:
 def wait() -> None:
     """Wait until the device has finished all work."""
     cupy.cuda.Device().synchronize()
+
+
+def use(number: int) -> None:
+    """Make a GPU the current one, counting again from the first where there are fewer."""
+    cupy.cuda.Device(number % cupy.cuda.runtime.getDeviceCount()).use()
+
+
+def peak_memory(evaluate: Callable[[], Value]) -> tuple[Value, int]:
+    """The result of ``evaluate`` and the bytes that it takes of the device at most, as CuPy's pool
+    keeps them."""
+    before = free_bytes()
+    result = evaluate()
+    wait()
+    return result, before - cupy.cuda.runtime.memGetInfo()[0]

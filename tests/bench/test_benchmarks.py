@@ -6,6 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from fmm_openmm import UnsupportedError
+from fmm_openmm.backends import backend_class
 from fmm_openmm.bench.solver import Evaluation
 from fmm_openmm.cli import main
 from tests.bench.cases import EDGE, SIZES
@@ -94,6 +96,21 @@ def test_distributed(bench):
         assert row["ranks"] == 1 and row["force_error"] < 1e-3
         assert 0.1 < row["efficiency"] < 2 and row["memory"] > 0
         assert 0 < row["compute_seconds"] and row["sent"] == 0
+
+
+@pytest.mark.gpu
+def test_distributed_on_a_gpu(bench):
+    """On one rank."""
+    pytest.importorskip("mpi4py.MPI", reason="needs MPI: pip install 'fmm_openmm[mpi]'")
+    try:
+        backend_class("cuda")
+    except UnsupportedError as reason:
+        pytest.skip(f"no GPU to run on: {reason}")
+    table, result = bench("distributed", "--backend", "cuda", *SIZES, "--tolerance", "1e-3")
+    assert len(table) == len(result["rows"])
+    for row in result["rows"]:
+        assert row["ranks"] == 1 and row["force_error"] < 1e-3 and row["seconds"] > 0
+        assert row["memory"] > 0 and row["compute_seconds"] is None
 
 
 def test_more_ranks_than_there_are(capsys):

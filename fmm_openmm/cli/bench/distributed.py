@@ -22,10 +22,13 @@ COLUMNS = (
 
 
 def add_arguments(parser) -> None:
-    """Add the arguments: sizes and tolerances, and numbers of ranks."""
+    """Add the arguments: sizes and tolerances, numbers of ranks, and the backend."""
     add_cases(parser)
     parser.add_argument(
         "--ranks", type=int, nargs="+", metavar="N", help="one or several (default: all)"
+    )
+    parser.add_argument(
+        "--backend", choices=("cpu", "cuda"), default="cpu", help="cuda: a GPU for each rank"
     )
 
 
@@ -56,11 +59,12 @@ def run(args, terminal, drawing) -> dict:
 
     comm, rows = communicator(), []
     sizes = args.sizes or [Size(6.0), Size(6.0, (2, 2, 3))]
-    terminal.say(f"Cubes of water; threads of each rank: {THREADS}; start with mpirun -n RANKS\n")
+    each = "a GPU for each rank" if args.backend == "cuda" else f"threads of each rank: {THREADS}"
+    terminal.say(f"Cubes of water; {each}; start with mpirun -n RANKS\n")
     terminal.heading(COLUMNS)
     cases = itertools.product(sizes, args.tolerance or (5e-4,), args.ranks or [comm.size])
     for size, tolerance, ranks in cases:
-        row = measure_among(comm, ranks, size, tolerance)
+        row = measure_among(comm, ranks, size, tolerance, args.backend)
         if row is None:
             continue
         rows.append(row)
@@ -69,11 +73,11 @@ def run(args, terminal, drawing) -> dict:
                 str(row["atoms"]),
                 str(row["ranks"]),
                 f"{tolerance:g}",
-                f"{1e3 * row['seconds']:.0f}",
-                f"{1e3 * row['one_rank_seconds']:.0f}",
+                milliseconds(row["seconds"]),
+                milliseconds(row["one_rank_seconds"]),
                 f"{row['efficiency']:.2f}",
-                f"{1e3 * row['compute_seconds']:.0f}",
-                f"{1e-6 * row['sent']:.1f}",
+                "" if args.backend == "cuda" else f"{1e3 * row['compute_seconds']:.0f}",
+                "" if args.backend == "cuda" else f"{1e-6 * row['sent']:.1f}",
                 f"{row['force_error']:.1e}",
                 f"{1e-6 * row['memory']:.0f}",
                 f"{1e-6 * row['one_rank_memory']:.0f}",
@@ -82,3 +86,8 @@ def run(args, terminal, drawing) -> dict:
     if drawing:
         lines(drawing, rows, ("tolerance",), lambda row: 1e3 * row["seconds"], "evaluation, ms")
     return {"rows": rows}
+
+
+def milliseconds(seconds: float) -> str:
+    """A time with three digits or, if it is long, in whole milliseconds."""
+    return f"{1e3 * seconds:.0f}" if seconds > 0.1 else f"{1e3 * seconds:.3g}"
