@@ -18,9 +18,10 @@ from fmm_openmm.backends.cuda.pairs.lennard_jones import Sites
 from fmm_openmm.backends.cuda.pipeline.description import build
 from fmm_openmm.backends.cuda.pipeline.m2l import ROTATION_SHAPES, rotation_shape
 from fmm_openmm.backends.cuda.pipeline.points import build_points
+from fmm_openmm.backends.cuda.pipeline.ranks import RankSizes, build_rank
 from fmm_openmm.backends.cuda.pipeline.sets import build_sets
 from fmm_openmm.backends.cuda.pipeline.term import Term
-from fmm_openmm.backends.cuda.program import WAITING, Device, Interface, Program
+from fmm_openmm.backends.cuda.program import WAITING, Device, Interface, Program, Share
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_files, real_type, source_of
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice, PaddedLattice, counts_matrix
@@ -49,6 +50,7 @@ PLANES, ALONE, SUMS = (40, 169, 16), (15, 13, 16), (19, 17, 16)
 """Grids that are transformed in planes, by a block each, and by sums."""
 
 NO_PROGRAM = {"direct": {"TILE": 128}, "treecode": {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64}}
+RANK = RankSizes(all=3000, first=1000, given=900, excluded=20, copies=1500, partners=1200)
 WATER = Sites(10_000, 1, 0, 0.9, None, 6.7 * np.eye(3), 1.0, False, 0, 0, 64)
 PROTEIN = replace(WATER, number=30_000, types=20, partners=2, switching=0.8)
 
@@ -99,6 +101,7 @@ class Variant:
             build_sets(self.specification(SKEWED), device, *self.sets),
             build_points(self.specification(SKEWED), device, 1000),
             build(self.specification(SKEWED), device, with_virial=True),
+            build_rank(self.specification(SKEWED), device, RANK, Share(100, 200, 100)),
             lennard_jones.build(self.sites, device, Interface(self.precision, 100_000)),
             level.program("rotation", level.Level(self.order, 4, 1, self.dtype), device),
             *(layouts.program(name, near, self.dtype) for name in layouts.LAYOUTS),
