@@ -75,3 +75,21 @@ def charges_and_pairs(force):
     return np.array(charges), np.array(
         [force.getExceptionParameters(i)[:2] for i in range(force.getNumExceptions())]
     )
+
+
+def xml(system) -> str:
+    return openmm.XmlSerializer.serialize(system)
+
+
+def from_xml(text):
+    return openmm.XmlSerializer.deserialize(text)
+
+
+def with_offsets(box: Box) -> Box:
+    box.nonbonded.addGlobalParameter("alchemical", 0.3)
+    box.nonbonded.addGlobalParameter("size", 1.0)
+    box.nonbonded.addParticleParameterOffset("alchemical", 2, -0.1, 0.01, 0.02)
+    box.nonbonded.addParticleParameterOffset("size", 3, 0.0, 0.01, 0.0)
+    box.nonbonded.addParticleParameterOffset("alchemical", 7, 1 / 3, 0.0, 0.0)
+    box.nonbonded.addExceptionParameterOffset("alchemical", 1, 0.05, 0.0, 0.0)
+    return box

@@ -10,11 +10,7 @@ from fmm_openmm.boundary import Boundary
 from fmm_openmm.integration import slab_pme, validation
 from fmm_openmm.oracle import partial_ewald_sum
 from fmm_openmm.oracle.ewald import ewald_sum
-from tests.integration.boxes import charges_and_pairs
-
-
-def xml(system):
-    return openmm.XmlSerializer.serialize(system)
+from tests.integration.boxes import charges_and_pairs, xml
 
 
 @pytest.mark.parametrize("name", ["water", "tip5p", "chains"])
