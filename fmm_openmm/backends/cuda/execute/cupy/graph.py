@@ -22,7 +22,7 @@ class Graph:
 
     @classmethod
     def captured(cls, stream: cupy.cuda.Stream) -> "Graph":
-        """Ends the capture on a stream."""
+        """End the capture on a stream, and make a graph of it."""
         graph, executable = runtime.streamEndCapture(stream.ptr), ctypes.c_void_p()
         try:
             instantiate = _driver().cuGraphInstantiateWithFlags
