@@ -47,11 +47,16 @@ def halfway(box):
 
 
 @pytest.fixture
-def charged(water):
+def slab(water):
+    """A layer of water."""
+    return in_vacuum(water, "slab")
+
+
+@pytest.fixture
+def charged(slab):
     """A layer of water of which one molecule lacks its first hydrogen's charge."""
-    box = in_vacuum(water, "slab")
-    box.nonbonded.setParticleParameters(1, 0.0, 1.0, 0.0)
-    return box
+    slab.nonbonded.setParticleParameters(1, 0.0, 1.0, 0.0)
+    return slab
 
 
 def beside_sheets(box, charges_and_excluded, positions, heights, cell=None):
@@ -259,6 +264,21 @@ def test_the_host_bridge_is_refused(ions):
     fmm.use_fmm(ions.system, slab_correction=True, bridge="host")
     with pytest.raises(fmm.UnsupportedError, match=r"or the native bridge \(it was asked for\)"):
         ions.context("CUDA")
+
+
+@on_gpu
+def test_a_slab_that_gets_a_net_charge(slab):
+    """Refused by name; the Context goes on once it is neutral again."""
+    slab.nonbonded.addGlobalParameter("excess", 0.0)
+    slab.nonbonded.addParticleParameterOffset("excess", 0, 1.0, 0.0, 0.0)
+    force = converted(slab, boundary="slab", bridge="native", tolerance=TOLERANCE)
+    context = context_of(slab)
+    before = coulomb(context, force)[0]
+    context.setParameter("excess", 1.0)
+    with pytest.raises(openmm.OpenMMException, match="must be neutral in total"):
+        coulomb(context, force)
+    context.setParameter("excess", 0.0)
+    assert coulomb(context, force)[0] == pytest.approx(before, rel=TOLERANCE)
 
 
 @on_gpu
