@@ -112,12 +112,13 @@ class Session:
                     self._model,
                 )
             )
+        placement = None
         if self.planner.problem.uses_region:
             if positions is None:
                 return {}
             positions = self._placed(positions, cell)
             if self._boundary.is_partial:
-                self._placement = Placement(self._boundary, cell, positions)
+                placement = Placement(self._boundary, cell, positions)
             positions = positions @ frame.axes
         plan = self.planner.plan(positions, frame.cell, left=True)
         wanted, found = plan.specification(charges), {}
@@ -126,9 +127,10 @@ class Session:
             self._dtype, self._axes = wanted.dtype, frame.axes
             found[Delivery.PROGRAM] = serialise(self._build(wanted, frame))
             self._made = wanted
-        placement = None if self._placement is None else self._placement.packed(frame.axes)
+        self._placement = placement
+        packed = None if placement is None else placement.packed(frame.axes)
         found[Delivery.PARAMETERS] = describe(
-            self._made.lattice, plan.boxes, cell, placement
+            self._made.lattice, plan.boxes, cell, packed
         ).tobytes()
         return found | self._limits(charges)
 
