@@ -2,7 +2,8 @@
 CPUs. Particles, moments and results are exchanged between the GPUs; only the numbers of what is
 exchanged pass through MPI.
 
-The moments of all boxes are gathered on every GPU, each of which computes the far field of all.
+The convolution is shared as on CPUs, with planes of wave vectors in place of single ones. The near
+field, which needs no exchange after that of the particles, runs along with it.
 """
 
 from contextlib import AbstractContextManager
@@ -16,11 +17,15 @@ from fmm_openmm.backends.cpu.sort import number_boxes
 from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.pipeline.ranks import (
     ALIGNMENT,
+    CONVOLVE,
     EXPANDING,
+    FORWARD,
+    INVERSE,
     MARK,
     MARK_PARTNERS,
     SORT,
     SUMMING,
+    LatticeShare,
     RankSizes,
     build_rank,
 )
@@ -41,10 +46,10 @@ class Gpu(Protocol):
     """A device of this rank: :class:`fmm_openmm.backends.cuda.execute.cupy.ranks.GpuRank`."""
 
     arrays: Any
-    memory: AbstractContextManager
 
     @property
     def facts(self) -> Device: ...
+    def active(self) -> AbstractContextManager: ...
     def made(self, program: Program, given: dict[str, Any]) -> Any: ...
     def exchange(self, rank: int, outgoing: list, incoming: list) -> None: ...
 
@@ -71,6 +76,8 @@ class GpuStages:
         self._offsets = np.cumsum([0, *comm.allgather(len(charges))])
         self._bounds = [slice(*pair) for pair in pairwise(self._offsets.tolist())]
         self._given = self._bounds[comm.rank]
+        self._lattice = LatticeShare.by_rank(specification, comm.size)
+        self._planes = [gpu.arrays.asarray(share.planes.index, np.int64) for share in self._lattice]
         numbers = self._offsets[links.rank] + links.partner
         partners = _gathered(comm, np.bincount(links.particle, minlength=len(charges)))
         self._excluded_start = np.cumsum(np.concatenate([[0], partners]))
@@ -108,7 +115,7 @@ class GpuStages:
         """Potentials (n,) and fields (n, 3) at the particles of this rank, in units of the box
         width, see :func:`fmm_openmm.driver.evaluate`; on the host, float64, or on the device, as
         the positions are."""
-        with self._gpu.memory:
+        with self._gpu.active():
             if self._run is None:
                 self._begin(to_host(positions), width)
             block = parameter_block(self.lattice, width)
@@ -172,7 +179,8 @@ class GpuStages:
             self._partners(own),
         )
         boxes = Share(share.start, share.stop, max(1, share.stop - share.start))
-        program = build_rank(self._specification, self._gpu.facts, self._sizes, boxes)
+        lattice = self._lattice[self._comm.rank]
+        program = build_rank(self._specification, self._gpu.facts, self._sizes, boxes, lattice)
         kept = {
             name: given[name]
             for name, buffer in program.buffers.items()
@@ -217,7 +225,7 @@ class GpuStages:
         start[:1].fill(0)
         start[1 : copies + 1] = xp.cumsum(start[1 : copies + 1], dtype=np.int32)
         run.queue(*SUMMING)
-        self._gather_moments()
+        self._expand()
         run.queue(*EXPANDING)
         return self._returned(sent, counts[:, 1], blocks, received[:, 1])
 
@@ -277,27 +285,66 @@ class GpuStages:
         """Fill the blocks of the other ranks; that of this rank is in place."""
         self._exchange([blocks[self._comm.rank]] * self._comm.size, blocks)
 
-    def _gather_moments(self) -> None:
-        """Gather the moments of all boxes, and the sums of p2m."""
-        comm, xp, buffers = self._comm, self._gpu.arrays, self._run.buffers
-        moments = buffers["moments"].reshape(len(buffers["moments"][0]), -1)
-        mine = xp.ascontiguousarray(moments[:, self._slots[comm.rank]])
-        blocks = [
-            xp.empty((len(moments), share.stop - share.start), moments.dtype)
-            for share in self._shares.ranges
-        ]
-        blocks[comm.rank] = mine
-        self._all_gather(blocks)
-        for rank, (slots, block) in enumerate(zip(self._slots, blocks, strict=True)):
-            if rank != comm.rank:
-                moments[:, slots] = block
-        square, group = buffers["square"], self._group
+    def _expand(self) -> None:
+        """Local expansions of the boxes of this rank from their moments: transforms of the terms of
+        this rank, and products at its wave vectors, between which the arrays are transposed."""
+        rank, run, buffers = self._comm.rank, self._run, self._run.buffers
+        terms, slots, planes = [share.terms for share in self._lattice], self._slots, self._planes
+        counts = [each.stop - each.start for each in terms]
+        boxes = [each.stop - each.start for each in self._shares.ranges]
+        spectrum, local_spectrum = buffers["spectrum"], buffers["local_spectrum"]
+        moments, local = (
+            buffers[name].reshape(terms[-1].stop, -1) for name in ("moments", "local")
+        )
+        self._gather_squares()
+        sent = [moments[each][:, slots[rank]] for each in terms]
+        blocks = self._exchanged(sent, [(counts[rank], number) for number in boxes])
+        for place, block in zip(slots, blocks, strict=True):
+            moments[terms[rank]][:, place] = block
+        if counts[rank]:
+            run.queue(FORWARD)
+        sent = [self._contiguous(spectrum[:, each]) for each in planes]
+        self._exchange(sent, [buffers["waves"][each] for each in terms])
+        run.queue(CONVOLVE)
+        sent = [buffers["local_waves"][each] for each in terms]
+        shapes = [(counts[rank], len(each), *spectrum.shape[2:]) for each in planes]
+        for place, block in zip(planes, self._exchanged(sent, shapes), strict=True):
+            local_spectrum[:, place] = block
+        if counts[rank]:
+            run.queue(INVERSE)
+        sent = [local[terms[rank]][:, place] for place in slots]
+        blocks = self._exchanged(sent, [(count, boxes[rank]) for count in counts])
+        for each, block in zip(terms, blocks, strict=True):
+            local[each][:, slots[rank]] = block
+        if self.lattice.background:
+            self._share_trace()
+
+    def _gather_squares(self) -> None:
+        """Gather the sums of p2m for the trace term."""
+        square, group = self._run.buffers["square"], self._group
         self._all_gather(
             [
                 square[share.start // group :][: -(-(share.stop - share.start) // group)]
                 for share in self._shares.ranges
             ]
         )
+
+    def _share_trace(self) -> None:
+        """Give all ranks the trace term of the one that has it, that of the first plane."""
+        trace, ranks = self._run.buffers["trace"], self._comm.size
+        found = self._gpu.arrays.empty((ranks, trace.size), trace.dtype)
+        self._exchange([trace] * ranks, list(found))
+        owner = next(rank for rank, share in enumerate(self._lattice) if 0 in share.planes.index)
+        trace[...] = found[owner]
+
+    def _exchanged(self, sent: list, shapes: list[tuple[int, ...]]) -> list:
+        """What each rank sends to this one while this sends ``sent[r]`` to rank r."""
+        found = [self._gpu.arrays.empty(shape, sent[0].dtype) for shape in shapes]
+        self._exchange([self._contiguous(block) for block in sent], found)
+        return found
+
+    def _contiguous(self, array):
+        return self._gpu.arrays.ascontiguousarray(array)
 
 
 def _gathered(comm, values: np.ndarray) -> np.ndarray:

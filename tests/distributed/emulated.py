@@ -26,7 +26,7 @@ class EmulatedRun:
 class EmulatedGpu:
     """As :class:`fmm_openmm.distributed.gpu_stages.Gpu`."""
 
-    arrays, memory, name, facts = np, nullcontext(), None, DEVICE
+    arrays, name, facts, active = np, None, DEVICE, nullcontext
 
     def __init__(self, comm, folder: Path):
         self._comm, self._folder = comm, folder

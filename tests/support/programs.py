@@ -9,7 +9,7 @@ from fmm_openmm.backends.cuda import program as p
 from fmm_openmm.backends.cuda.abi import MAGIC
 from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pipeline.description import build
-from fmm_openmm.backends.cuda.pipeline.ranks import RankSizes, build_rank
+from fmm_openmm.backends.cuda.pipeline.ranks import LatticeShare, RankSizes, build_rank
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice, PaddedLattice, counts_matrix
 from fmm_openmm.dipole_term import DipoleTerm
@@ -98,11 +98,12 @@ def of_sites(precision="mixed", **changes):
     return lennard_jones.build(replace(SITES, **changes), p.Device(132, WHOLE), interface)
 
 
-def of_rank(span=None):
+def of_rank(rank, span=None):
     lattice = PaddedLattice(np.array(span), 2.0) if span else BoxLattice(COUNTS, np.eye(3), 2.0)
     sizes = RankSizes(all=90, first=30, given=40, excluded=20, copies=70, partners=80)
     wanted = Specification(lattice, 4, 0.05, np.empty(0), np.empty((0, 2), int), False, np.float32)
-    return build_rank(wanted, p.Device(132, WHOLE), sizes, p.Share(16, 48, 32))
+    lattice = LatticeShare.by_rank(wanted, 3)[rank]
+    return build_rank(wanted, p.Device(132, WHOLE), sizes, p.Share(16, 48, 32), lattice)
 
 
 class Reader:

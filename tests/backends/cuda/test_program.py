@@ -92,7 +92,7 @@ LAYOUT = Neighbourhood.from_lattice(
 
 
 RANK_FILLED = {*p.INPUTS, "box_ranks", "excluded_start", "excluded", "copies", "located"}
-RANK_FILLED |= {"fraction", "tag"}
+RANK_FILLED |= {"fraction", "tag", "waves", "local_spectrum"}
 
 
 WITH_VIRIAL = {*p.INPUTS, "operator_derivatives"}
@@ -106,8 +106,9 @@ OTHERS = {
         lambda: operator_program(BoxLattice.from_cell(CELL, COUNTS, 2.0), 4, p.Device(132, WHOLE)),
         {"parameters"},
     ),
-    "rank": (of_rank, RANK_FILLED),
-    "rank, open": (lambda: of_rank((7, 6, 9)), RANK_FILLED),
+    "rank": (lambda: of_rank(0), RANK_FILLED),
+    "rank, open": (lambda: of_rank(1, (7, 6, 9)), RANK_FILLED),
+    "last rank": (lambda: of_rank(2), RANK_FILLED | {"trace"}),
     "sites": (of_sites, SITES_FILLED),
     "sites, double": (lambda: of_sites("double", switching=0.8), SITES_FILLED),
     "many sites": (lambda: of_sites(number=110_000, box_vectors=15 * np.eye(3)), SITES_FILLED),

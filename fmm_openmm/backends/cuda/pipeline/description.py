@@ -76,6 +76,7 @@ class Description(Stages):
 
     def p2p(self, parts, near, out):
         p2p(self._b, parts, near, out)
+        self._b.wait("near")
 
     def gather(self, parts, out):
         if self._term:

@@ -51,10 +51,12 @@ class Fourier:
     shared: int
 
     @classmethod
-    def from_builder(cls, b: Builder) -> "Fourier":
-        """The transform of a builder's grids, after adding its macros, its kernels and the table of
-        roots of unity, powers of e^(2 pi i / D) for each axis, to the program."""
-        self = cls(b.terms * b.sets, b.root.fft_shape, b.complex.itemsize, b.device.shared)
+    def from_builder(cls, b: Builder, grids: int | None = None) -> "Fourier":
+        """The transform of a builder's grids, or of so many of them, after adding its macros, its
+        kernels and the table of roots of unity, powers of e^(2 pi i / D) for each axis, to the
+        program."""
+        grids = b.terms * b.sets if grids is None else grids
+        self = cls(grids, b.root.fft_shape, b.complex.itemsize, b.device.shared)
         b.table(
             "roots",
             np.concatenate([np.exp(2j * np.pi * np.arange(d) / d) for d in self.shape]),
@@ -157,30 +159,35 @@ class Fourier:
         to another."""
         return [axis for axis in self.apart if not self.columns(axis)]
 
-    def forward(self, b: Builder) -> None:
-        """Queue the transform of ``moments`` to ``spectrum``, with ``local_spectrum`` for
+    def forward(self, b: Builder, moments: str | At = "moments") -> None:
+        """Queue the transform of ``moments`` to "spectrum", with "local_spectrum" for
         intermediate results."""
         if self.whole:
-            b.launch("forward", self.terms, self.threads, "roots", "moments", "spectrum")
+            b.launch("forward", self.terms, self.threads, "roots", moments, "spectrum")
             return
         here = "local_spectrum" if len(self.sums) % 2 else "spectrum"
-        self._last_axes(b, "forward", "moments", here, self.half)
+        self._last_axes(b, "forward", moments, here, self.half)
         for axis in reversed(self.apart):
             here = self._columns(b, "forward", axis, here)
 
-    def inverse(self, b: Builder) -> None:
-        """Queue the inverse transform of ``local_spectrum`` to ``local``, with ``spectrum`` for
+    def inverse(self, b: Builder, local: str | At = "local") -> None:
+        """Queue the inverse transform of "local_spectrum" to ``local``, with "spectrum" for
         intermediate results."""
         if self.whole:
-            b.launch("inverse", self.terms, self.threads, "roots", "local_spectrum", "local")
+            b.launch("inverse", self.terms, self.threads, "roots", "local_spectrum", local)
             return
         here = "local_spectrum"
         for axis in self.apart:
             here = self._columns(b, "inverse", axis, here)
-        self._last_axes(b, "inverse", here, "local", self.shape)
+        self._last_axes(b, "inverse", here, local, self.shape)
 
     def _last_axes(
-        self, b: Builder, direction: str, source: str, target: str, result: tuple[int, int, int]
+        self,
+        b: Builder,
+        direction: str,
+        source: str | At,
+        target: str | At,
+        result: tuple[int, int, int],
     ) -> None:
         """The real part, along the last axes; ``result``: shape of what comes out."""
         if self.rows:

@@ -55,7 +55,8 @@ def list_near(b: Builder, values: int) -> None:
 
 
 def p2p(b: Builder, parts: Parts[str], near: NearExclusions[str], out: list[str]) -> None:
-    """The near field at the parts. It needs only these, so it runs along with the far field."""
+    """The near field at the parts, after which comes the event "near". It needs only the parts, so
+    it runs along with the far field."""
     b.stage("p2p", p2p=0)
     list_near(b, 4)
     b.table("potentials_wanted", [1], np.int32)
@@ -70,5 +71,4 @@ def p2p(b: Builder, parts: Parts[str], near: NearExclusions[str], out: list[str]
         stream=BACKGROUND,
     )  # fmt: skip
     b.record("near", BACKGROUND)
-    b.wait("near")
     out.append("near")

@@ -1,7 +1,8 @@
 """The program of a rank among many that share particles, one GPU each; without levels.
 
-The rank is given some particles and owns a range of boxes. What happens between the stages, the
-exchange of particles, moments and results, is up to the caller.
+The rank is given some particles and owns a range of boxes. For the convolution it has some terms of
+all boxes, which it transforms, and some planes of the wave vectors of all terms. What happens
+between the stages, the exchange of particles, expansions, spectra and results, is up to the caller.
 """
 
 from dataclasses import dataclass, replace
@@ -10,8 +11,10 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.description import Description, builder, described
+from fmm_openmm.backends.cuda.pipeline.fft import Fourier
+from fmm_openmm.backends.cuda.pipeline.lattice import Planes, convolve, trace
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
-from fmm_openmm.backends.cuda.pipeline.p2p import list_offsets
+from fmm_openmm.backends.cuda.pipeline.p2p import list_offsets, p2p
 from fmm_openmm.backends.cuda.pipeline.sort import lists, survey
 from fmm_openmm.backends.cuda.program import SETUP, At, Device, Program, Share
 from fmm_openmm.specification import Specification
@@ -31,11 +34,24 @@ SORT = "sort"
 """The stage that lists the copies by boxes. It leaves the length of each copy's list of partners in
 ``partner_start[1:]``, which the caller replaces by their sums."""
 
-SUMMING = ("list_partners", "p2m")
-"""The stages of the moments, after which those of the boxes of other ranks are filled in."""
+SUMMING = ("list_partners", "p2m", "p2p")
+"""The stages of the moments, after which those of the rank's terms are filled in for the boxes of
+other ranks. The stage p2p, which ends when "gather" begins, runs along with all in between."""
 
-EXPANDING = ("lattice", "l2p", "p2p", "gather")
-"""The stages from the moments of all boxes to "results"."""
+FORWARD = "forward"
+"""The stage from "moments" of the rank's terms to "spectrum", from which "waves" is filled in, with
+all terms at the rank's planes."""
+
+CONVOLVE = "lattice"
+"""The stage from "waves" to "local_waves", from which "local_spectrum" is filled in, with all
+planes of the rank's terms; and to "trace" on the rank of the first plane."""
+
+INVERSE = "inverse"
+"""The stage from "local_spectrum" to "local" of the rank's terms, after which the other terms are
+filled in for its own boxes."""
+
+EXPANDING = ("l2p", "gather")
+"""The stages from local expansions to "results"."""
 
 BLOCK = 128
 
@@ -59,6 +75,31 @@ class RankSizes:
     partners: int
 
 
+@dataclass(frozen=True, eq=False)
+class LatticeShare:
+    """The share of a rank in the convolution.
+
+    Attributes:
+        terms: the terms that it transforms, a range.
+        planes: the wave vectors whose moments it multiplies with the operator.
+    """
+
+    terms: slice
+    planes: Planes
+
+    @classmethod
+    def by_rank(cls, specification: Specification, ranks: int) -> "list[LatticeShare]":
+        """Equal shares for all ranks."""
+        terms, root = (specification.order + 1) ** 2, specification.lattice
+        return [
+            cls(
+                slice(terms * rank // ranks, terms * (rank + 1) // ranks),
+                Planes.of(root, rank, ranks),
+            )
+            for rank in range(ranks)
+        ]
+
+
 class RankDescription(Description):
     """The stages of a rank.
 
@@ -68,9 +109,11 @@ class RankDescription(Description):
     number ``copies``, ``located``, ``fraction`` and ``tag`` (``kernels/ranks.cu``).
     """
 
-    def __init__(self, b: Builder, specification: Specification, sizes: RankSizes):
+    def __init__(
+        self, b: Builder, specification: Specification, sizes: RankSizes, share: LatticeShare
+    ):
         super().__init__(b, specification, None)
-        self._sizes = sizes
+        self._sizes, self._share = sizes, share
 
     def sort(self, positions, width):
         b, sizes = self._b, self._sizes
@@ -121,9 +164,30 @@ class RankDescription(Description):
         return p2m(b, parts)
 
     def lattice_m2l(self, moments):
-        self._b.stage("lattice")
-        self._b.record("sorted")  # again, for stages that are queued without p2m
-        return super().lattice_m2l(moments)
+        b, terms, planes = self._b, self._share.terms, self._share.planes
+        count = terms.stop - terms.start
+        fourier = Fourier.from_builder(b, count)
+        first, half = terms.start * int(np.prod(fourier.shape)), fourier.half
+        b.buffer("spectrum", (count, *half), b.complex)
+        b.buffer("local_spectrum", (count, *half), b.complex)
+        b.buffer("waves", (b.terms, len(planes.index), *half[1:]), b.complex)
+        b.buffer("local_waves", (b.terms, len(planes.index), *half[1:]), b.complex)
+        b.buffer("local", (b.terms, *fourier.shape), b.real)
+        if count:
+            b.stage(FORWARD)
+            fourier.forward(b, At("moments", first))
+        if planes.index:
+            b.stage(CONVOLVE)
+            convolve(b, planes, "waves", "local_waves")
+        trace(b, "waves", len(planes.index) * int(np.prod(half[1:])), queues=0 in planes.index)
+        b.wait("traced")
+        if count:
+            b.stage(INVERSE)
+            fourier.inverse(b, At("local", first))
+        return "local"
+
+    def p2p(self, parts, near, out):
+        p2p(self._b, parts, near, out)
 
     def exclusions(self, parts, out):
         list_offsets(self._b)
@@ -132,6 +196,7 @@ class RankDescription(Description):
     def gather(self, parts, out):
         b = self._b
         b.stage("gather", "ranks", gather_copies=0)
+        b.wait("near")
         b.buffer("results", (b.n, 4), b.real)
         b.launch(
             "gather_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), "copies", "tag", parts.box,
@@ -141,7 +206,11 @@ class RankDescription(Description):
 
 
 def build_rank(
-    specification: Specification, device: Device, sizes: RankSizes, share: Share
+    specification: Specification,
+    device: Device,
+    sizes: RankSizes,
+    share: Share,
+    lattice: LatticeShare,
 ) -> Program:
     """The program of a rank.
 
@@ -150,6 +219,7 @@ def build_rank(
         device: the device of the rank.
         sizes: numbers of its particles.
         share: its boxes.
+        lattice: its share in the convolution.
 
     Raises:
         UnsupportedError: see :func:`fmm_openmm.backends.cuda.pipeline.description.build`.
@@ -158,4 +228,4 @@ def build_rank(
     wanted = replace(specification, charges=copies, exclusions=np.zeros((0, 2), np.int64))
     b = builder(wanted, device, share=share)
     b.crowd *= sizes.all / b.n
-    return described(b, RankDescription(b, wanted, sizes))
+    return described(b, RankDescription(b, wanted, sizes, lattice))

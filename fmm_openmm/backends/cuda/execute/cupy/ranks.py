@@ -2,12 +2,13 @@
 
 import socket
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import cupy
 
-from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
+from fmm_openmm.backends.cuda.execute.cupy.executor import FOREMOST, Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import explained
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.backends.cuda.program import Device, Program
@@ -20,20 +21,31 @@ class GpuRank:
     Attributes:
         arrays: the module of its arrays.
         name: its model.
-        memory: the device, as a context manager.
     """
 
     arrays = cupy
 
     def __init__(self):
-        self.memory = cupy.cuda.Device()
-        self.name = device_name()
+        self._device, self.name = cupy.cuda.Device(), device_name()
+        self._stream = cupy.cuda.Stream(non_blocking=True, priority=FOREMOST)
         self._nccl: Any = None
 
     @property
     def place(self) -> tuple[str, str]:
         """What distinguishes the device from those of other ranks."""
-        return socket.gethostname(), self.memory.pci_bus_id
+        return socket.gethostname(), self._device.pci_bus_id
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """The device is the current one, with a stream of high priority, which waits for the
+        caller's stream and for which that waits at the end: what is exchanged does not wait for the
+        near field."""
+        with self._device:
+            caller = cupy.cuda.get_current_stream()
+            self._stream.wait_event(caller.record())
+            with self._stream:
+                yield
+            caller.wait_event(self._stream.record())
 
     @property
     def facts(self) -> Device:
@@ -50,7 +62,7 @@ class GpuRank:
 
     def connect(self, ranks: int, rank: int, identifier: tuple) -> None:
         """Make the communicator; all ranks call this together."""
-        with self.memory:
+        with self._device:
             self._nccl = _nccl().NcclCommunicator(ranks, identifier, rank)
 
     def made(self, program: Program, given: dict[str, Any]) -> Run:
