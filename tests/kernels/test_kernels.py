@@ -18,7 +18,7 @@ from fmm_openmm.backends.cuda.pairs.lennard_jones import Sites
 from fmm_openmm.backends.cuda.pipeline.description import build
 from fmm_openmm.backends.cuda.pipeline.m2l import ROTATION_SHAPES, rotation_shape
 from fmm_openmm.backends.cuda.pipeline.points import build_points
-from fmm_openmm.backends.cuda.pipeline.ranks import RankSizes, build_rank
+from fmm_openmm.backends.cuda.pipeline.ranks import LatticeShare, RankSizes, build_rank
 from fmm_openmm.backends.cuda.pipeline.sets import build_sets
 from fmm_openmm.backends.cuda.pipeline.term import Term
 from fmm_openmm.backends.cuda.program import WAITING, Device, Interface, Program, Share
@@ -85,6 +85,11 @@ class Variant:
         interface = Interface(self.precision, len(wanted.charges))
         return build(wanted, Device(32, shared), interface, term=term)
 
+    def rank(self, device):
+        wanted = self.specification(SKEWED)
+        share = LatticeShare.by_rank(wanted, 2)[1]
+        return build_rank(wanted, device, RANK, Share(100, 200, 100), share)
+
     @cached_property
     def programs(self) -> dict[str, Program]:
         """A program that has it, for every kernel file."""
@@ -101,7 +106,7 @@ class Variant:
             build_sets(self.specification(SKEWED), device, *self.sets),
             build_points(self.specification(SKEWED), device, 1000),
             build(self.specification(SKEWED), device, with_virial=True),
-            build_rank(self.specification(SKEWED), device, RANK, Share(100, 200, 100)),
+            self.rank(device),
             lennard_jones.build(self.sites, device, Interface(self.precision, 100_000)),
             level.program("rotation", level.Level(self.order, 4, 1, self.dtype), device),
             *(layouts.program(name, near, self.dtype) for name in layouts.LAYOUTS),
