@@ -338,9 +338,9 @@ class Evaluation:
     def matrix(
         self, positions, cell: np.ndarray, points: np.ndarray | None = None
     ) -> CoulombMatrix | DeviceCoulombMatrix:
-        """The matrix of interactions at these positions, which evaluates sets of charges, at points
-        on the host, too. The solver's own charges show first whether the parameters suit the
-        forces."""
+        """The Coulomb matrix at these positions, which evaluates sets of charges; on the host also
+        at points. If the forces of the parameters have not been examined, the solver's own charges
+        are evaluated first."""
         if self._stays_on_device(positions) and not self.planner.problem.request.levels:
             if not self.planner.is_examined:
                 self._retried(lambda: self._evaluated(positions, cell))

@@ -4,9 +4,11 @@ or a warning says what it costs."""
 import warnings
 
 import numpy as np
+import openmm
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from openmm import app, unit
 
 import fmm_openmm as fmm
 from fmm_openmm.backends import backend_class
@@ -152,6 +154,37 @@ def test_a_net_charge_with_smoothing(backend):
     )
     with pytest.warns(UserWarning, match="in single precision for forces as small as these"):
         single.compute(x)
+
+
+@pytest.fixture(scope="module")
+def drude_water() -> fmm.ChargeSystem:
+    """SWM4-NDP water, minimised, in which large charges nearly cancel and forces are small."""
+    field = app.ForceField("swm4ndp.xml")
+    modeller = app.Modeller(app.Topology(), [] * unit.nanometer)
+    modeller.addSolvent(field, model="swm4ndp", boxSize=openmm.Vec3(1.9, 1.9, 1.9))
+    system = field.createSystem(
+        modeller.topology, nonbondedMethod=app.PME, nonbondedCutoff=0.9 * unit.nanometer
+    )
+    context = openmm.Context(
+        system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("CPU")
+    )
+    context.setPositions(modeller.positions)
+    context.computeVirtualSites()
+    openmm.LocalEnergyMinimizer.minimize(context, maxIterations=100)
+    return fmm.ChargeSystem.from_openmm(system, context.getState(positions=True).getPositions())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("smoothing", [None, 0.025])
+@pytest.mark.parametrize("tolerance", [1e-5, 5e-6])
+def test_drude_water(tolerance, smoothing, backend, drude_water):
+    """Forces show where the rounding of smoothed single precision is too large for them."""
+    water = drude_water
+    solver = water.solver(tolerance=tolerance, smoothing=smoothing, backend=backend)
+    x, q, cell = water.positions, water.charges, water.box_vectors
+    assert error_of(solver, x, q, cell, water.exclusions) < tolerance
+    assert solver.parameters.precision == "double" or smoothing is None
 
 
 def test_the_estimate_of_water():
