@@ -169,6 +169,7 @@ class GpuStages:
             given: buffers of an earlier program, which the new one takes where it has the same.
         """
         share = self._shares.ranges[self._comm.rank]
+        self._most = copies, own
         copies, own = (int(SLACK * number) + ALIGNMENT for number in (copies, own))
         self._sizes = RankSizes(
             int(self._offsets[-1]),
@@ -195,7 +196,7 @@ class GpuStages:
         """Make the program for more copies, with all that it has of the given particles and of the
         shape of the cell."""
         buffers, self._run = dict(self._run.buffers), None
-        self._make(copies, own, buffers)
+        self._make(max(copies, self._most[0]), max(own, self._most[1]), buffers)
 
     def _partners(self, own: int) -> int:
         """Length of the lists of excluded partners of so many copies, at most."""
@@ -223,7 +224,8 @@ class GpuStages:
         run.queue(SORT)
         start = run.buffers["partner_start"]
         start[:1].fill(0)
-        start[1 : copies + 1] = xp.cumsum(start[1 : copies + 1], dtype=np.int32)
+        if copies:
+            start[1 : copies + 1] = xp.cumsum(start[1 : copies + 1], dtype=np.int32)
         run.queue(*SUMMING)
         self._expand()
         run.queue(*EXPANDING)

@@ -437,7 +437,7 @@ def connected_gpu(comm) -> Any:
                 f"`backend='cuda'` needs a GPU for each rank, but rank {first} uses the same: make "
                 "another one current, cupy.cuda.Device(number).use()"
             )
-        return gpu.nccl_id() if comm.size > 1 else None
+        return gpu.nccl_id() if comm.rank == 0 and comm.size > 1 else None
 
     identifier = comm.bcast(agree(comm, check))
     if identifier:

@@ -50,7 +50,9 @@ def differences(comm, case, backend: str) -> list[float]:
         backend=backend,
         **options,
     )
-    solver.compute(case["positions"][mine])
+    # so that what the solver has made for the first positions has no room for the others
+    squeezed = np.diag([1.0, 1.0, 0.3]) if options["boundary"] == "periodic" else np.eye(3)
+    solver.compute(case["positions"][mine] @ squeezed)
     x = case["positions"][mine] + 0.01
     result = solver.compute(x)
     found = [abs(result.energy - case["energy"]) / abs(case["energy"])]

@@ -70,6 +70,7 @@ COARSE = {"tolerance": 0.05, "order": 3}
 GPU_CASES = {
     "split": lambda: ions("periodic", CUBE, net=3.0, grid=(5, 5, 5), smoothing=0.1, **COARSE),
     "skewed": lambda: ions("periodic", SKEWED, exclusions_periodic=True, **COARSE),
+    "long": lambda: ions("periodic", LONG, **COARSE),
     "open": lambda: ions("open", SKEWED, net=-2.0, **COARSE),
     "ab": lambda: ions("ab", SKEWED, **COARSE),
     "water": lambda: water("periodic", tolerance=5e-4, precision="single"),
