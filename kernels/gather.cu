@@ -10,7 +10,7 @@
 //
 // With the energy come the sums of q^2 E^2 and q^2 |E|^3, in charges over squares of box widths,
 // from which the host tells whether the parameters suit the forces. These two are sums over
-// particles whose parts are all in the device's share of boxes.
+// particles of which the device computes all results.
 //
 // Sums are in float64 in a fixed order. Bound by memory.
 #include "common/fixed_point.cuh"
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
            double* __restrict__ energy /* (1) */,
            double* __restrict__ force_sums /* (2), in the CPU's memory */,
            real* __restrict__ fields /* (n, 3) */, real* __restrict__ forces /* (n, 3) */,
-           const int* __restrict__ start, const BoxRange* __restrict__ share) {
+           const int* __restrict__ start, const Share* __restrict__ share) {
     const int i = blockIdx.x * BLOCK + threadIdx.x;
     double own[3] = {0, 0, 0};
     if (i < n) {
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                  uint64* __restrict__ force_buffer /* (3, padded) */, int padded, int forces,
                  const int* __restrict__ potentials_wanted /* (1): not only forces */,
                  const int* __restrict__ start /* (BOXES + 1) */,
-                 const BoxRange* __restrict__ share /* (1) */) {
+                 const Share* __restrict__ share /* (1) */) {
     const int k = blockIdx.x * BLOCK + threadIdx.x;
     const bool with_potentials = *potentials_wanted;
     double own[3] = {0, 0, 0};

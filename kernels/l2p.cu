@@ -114,9 +114,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const real* __restrict__ local /* (SETS), at slot[box] + STRIDE * term */,
         const double* __restrict__ trace /* (SETS, 7): of x^2, y^2, z^2, x, y, z, 1 */,
         real4* __restrict__ far /* (SETS, start[BOXES]): potential, field */,
-        const BoxRange* __restrict__ share /* (1) */) {
+        const Share* __restrict__ share /* (1) */) {
     __shared__ Shared s;
-    const BoxRange boxes = target_boxes(share);
+    const BoxRange boxes = far_boxes(share);
     const int first = boxes.first + blockIdx.x * L2P_BOXES,
               used = min(L2P_BOXES, boxes.end - first), lane = threadIdx.x % PARTS;
     if (HAS_SHARE && used <= 0) return;

@@ -67,9 +67,9 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? (VIRIAL ? 1
         real* __restrict__ near_work /* (BOXES, 2, WORK_SUMS), of boxes with parts */,
 #endif
         real4* __restrict__ near /* (parts): potential, field */,
-        const BoxRange* __restrict__ share /* (1) */) {
+        const Share* __restrict__ share /* (1) */) {
     __shared__ Shared s;
-    const BoxRange boxes = target_boxes(share);
+    const BoxRange boxes = near_boxes(share);
     const int lane = threadIdx.x % 32, box = boxes.first + blockIdx.x;
     if (HAS_SHARE && box >= boxes.end) return;
     const bool fetches_sources = (threadIdx.x < 32) == (box % 2 == 0);

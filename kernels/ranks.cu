@@ -91,7 +91,7 @@ extern "C" __global__ void gather_copies(
     const Located* __restrict__ located, const real4* __restrict__ fraction,
     const int* __restrict__ place, const real4* __restrict__ far, const real4* __restrict__ near,
     const Parameters* __restrict__ parameters, const int* __restrict__ start /* (BOXES + 1) */,
-    const BoxRange* __restrict__ share /* (1) */,
+    const Share* __restrict__ share /* (1) */,
     real4* __restrict__ results /* (n): potential, field */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= *copies || !(tag[i] & 1)) return;

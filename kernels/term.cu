@@ -124,10 +124,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
              const int* __restrict__ atom_index /* (padded) */,
              uint64* __restrict__ force_buffer /* (3, padded) */, int padded, int forces,
              const int* __restrict__ potentials_wanted /* (1): not only forces */,
-             const BoxRange* __restrict__ share /* (1) */) {
+             const Share* __restrict__ share /* (1) */) {
     const int k = blockIdx.x * BLOCK + threadIdx.x;
     if (k >= n) return;
-    const BoxRange boxes = target_boxes(share);
+    const BoxRange boxes = near_boxes(share);
     if (boxes.first > 0 || boxes.end == 0) return;  // another device adds it
     const Term term(numbers, parameters);
     const int i = atom_index[k];

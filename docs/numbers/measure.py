@@ -36,11 +36,13 @@ class Part:
         commands: arguments of ``python -m``.
         gpu: whether they need OpenMM's CUDA platform.
         ranks: number of ranks of MPI that run them; 0 without MPI.
+        devices: number of GPUs, if they need one.
     """
 
     commands: tuple[str, ...]
     gpu: bool = True
     ranks: int = 0
+    devices: int = 1
 
 
 BENCH = "fmm_openmm bench"
@@ -74,6 +76,20 @@ PARTS = {
             f"{BENCH} md --sizes 6:8x8x8 --tolerance 5e-4 --precision single --no-marginal "
             "--no-errors",
         )
+    ),
+    "devices": Part(
+        (
+            f"{BENCH} md --sizes 6 4.5:2x2x2 7.02:3x3x3 --tolerance 5e-4 --devices 0,1 "
+            "--no-marginal --no-errors",
+        ),
+        devices=2,
+    ),
+    "devices_membrane": Part(
+        (
+            f"{BENCH} md --preset popc-charmm36 --tile 4x8 --tolerance 5e-4 --devices 0,1 "
+            "--no-errors",
+        ),
+        devices=2,
     ),
     "energy": Part((f"{BENCH} nve --sizes 6 --tolerance 5e-4",)),
     "solver": Part((f"{BENCH} solver --sizes 6 4.5:2x2x2 7.02:3x3x3",)),
@@ -118,8 +134,8 @@ PARTS = {
 }
 
 
-def has_gpu() -> bool:
-    """Whether OpenMM can make a Context on its CUDA platform."""
+def usable_devices() -> int:
+    """Number of GPUs, if OpenMM can make a Context on its CUDA platform."""
     import openmm
 
     system = openmm.System()
@@ -127,9 +143,9 @@ def has_gpu() -> bool:
     try:
         cuda = openmm.Platform.getPlatformByName("CUDA")
         openmm.Context(system, openmm.VerletIntegrator(0.001), cuda)
+        return len(cuda.getDevices())
     except openmm.OpenMMException:
-        return False
-    return True
+        return 0
 
 
 def run(command: str, ranks: int, dhfr: str, seconds: float) -> dict:
@@ -159,9 +175,11 @@ def measure(part: Part, dhfr: str) -> dict:
     return {**origin, "date": datetime.date.today().isoformat(), "runs": runs}
 
 
-def lacking(part: Part, cuda: bool, dhfr: str) -> str:
+def lacking(part: Part, devices: int, dhfr: str) -> str:
     """What a part needs and this machine does not have; empty if nothing."""
-    needs = ["a CUDA device that OpenMM can use"] if part.gpu and not cuda else []
+    needs = ["a CUDA device that OpenMM can use"] if part.gpu and not devices else []
+    if part.gpu and 0 < devices < part.devices:
+        needs.append(f"{part.devices} GPUs")
     if part.ranks and not Path(sys.executable).with_name("mpirun").is_file():
         needs.append("MPI: pip install 'fmm_openmm[mpi]'")
     if any(DHFR in command for command in part.commands) and not Path(dhfr).is_file():
@@ -178,9 +196,9 @@ def main() -> int:
     if unknown := set(args.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(unknown)}")
     args.folder.mkdir(parents=True, exist_ok=True)
-    cuda, failed = has_gpu(), False
+    devices, failed = usable_devices(), False
     for name in args.parts or PARTS:
-        needs = lacking(PARTS[name], cuda, args.dhfr)
+        needs = lacking(PARTS[name], devices, args.dhfr)
         if needs or not args.parts:
             print(f"{name}: {f'needs {needs}' if needs else 'can be measured here'}")
             failed |= bool(args.parts)

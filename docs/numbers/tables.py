@@ -106,6 +106,29 @@ def protein() -> list[Row]:
     return without(rows, "atoms", "tolerance", "cutoff, nm", "order, radius, boxes")
 
 
+def devices() -> list[Row]:
+    """Steps on one GPU and on two."""
+    one, table = {}, []
+    for row in rows_of("devices", "devices_membrane"):
+        method, _, several = row["method"].partition(" on ")
+        if not several:
+            one[row["system"], row["atoms"], method] = row["step_seconds"]
+            continue
+        key = row["system"], row["atoms"], method
+        table.append(
+            {
+                "system": label(row),
+                "atoms": f"{row['atoms']:,}",
+                "method": method,
+                "one, ms": digits(1e3 * one[key]),
+                "two, ms": digits(1e3 * row["step_seconds"]),
+                "two over one": fixed(row["over_one"], ".2f"),
+                "memory of each, MB": f"{row['memory'] / 1e6:.0f}",
+            }
+        )
+    return table
+
+
 def ten_million() -> list[Row]:
     """Steps of water with the memory that they need."""
     return [
@@ -500,6 +523,7 @@ TABLES = {
     "protein": Table(PLUGIN, ("protein",), protein),
     "water": Table(PLUGIN, ("water",), lambda: steps("water", systems=False)),
     "ten_million": Table(PLUGIN, ("ten_million",), ten_million),
+    "devices": Table("docs/howto/several-gpus.md", ("devices", "devices_membrane"), devices),
     "energy": Table(PLUGIN, ("energy",), energy),
     "solver": Table(GPU, ("solver",), evaluations),
     "grids": Table(GPU, ("grids",), grids),

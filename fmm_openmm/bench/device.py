@@ -69,10 +69,11 @@ def bandwidth() -> float:
     return 2 * COPY_BYTES / median_seconds(lambda: cupy.copyto(target, source))
 
 
-def free_bytes() -> int:
-    """Free memory of the device in bytes, after CuPy has released what it does not use."""
-    cupy.get_default_memory_pool().free_all_blocks()
-    return cupy.cuda.runtime.memGetInfo()[0]
+def free_bytes(index: int = 0) -> int:
+    """Free memory of a device in bytes, after CuPy has released what it does not use."""
+    with cupy.cuda.Device(index):
+        cupy.get_default_memory_pool().free_all_blocks()
+        return cupy.cuda.runtime.memGetInfo()[0]
 
 
 def upload(array: np.ndarray) -> cupy.ndarray:

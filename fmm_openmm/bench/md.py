@@ -183,10 +183,16 @@ class Comparison:
     """All measurements of one case on one platform.
 
     Each changes the System of the case, and restores it.
+
+    Args:
+        case: the case.
+        platform: the platform.
+        devices: indices of the GPUs on which PME and FMM are also measured together. The first one
+            is used where one device is measured.
     """
 
-    def __init__(self, case: Case, platform: openmm.Platform):
-        self._case, self._platform = case, platform
+    def __init__(self, case: Case, platform: openmm.Platform, devices: list[str] | None = None):
+        self._case, self._platform, self._devices = case, platform, devices or []
         self._system, self._force = case.sample.system, nonbonded(case.sample.system)
         self._cutoff = self._force.getCutoffDistance()
         self._own_cutoff = has_own_cutoff(self._system)
@@ -201,8 +207,9 @@ class Comparison:
         self, tolerance: float, precision: str | None, smoothings=(), marginal: bool = True
     ) -> Iterator[dict]:
         """Rows of PME at the user's cutoff and, below :data:`TIGHT`, at the best cutoff if it
-        differs; of FMM, also with each of ``smoothings``; with ``marginal`` also of FMM with
-        Lennard-Jones pairs left to OpenMM where it computes them itself, and of zero charges.
+        differs; of FMM, also with each of ``smoothings``; of PME and FMM on all ``devices``, with
+        the ratio to one of them in ``over_one``; with ``marginal`` also of FMM with Lennard-Jones
+        pairs left to OpenMM where it computes them itself, and of zero charges.
 
         A row whose Context fails has ``failure`` in place of times. OpenMM 8.6.1 computes wrong PME
         forces on grids of more than 2^31 bytes.
@@ -240,10 +247,17 @@ class Comparison:
                     with_smoothing("FMM", smoothing),
                     self._fmm(precision, tolerance=tolerance, smoothing=smoothing),
                 )
+        if len(self._devices) > 1:
+            together, names = f" on {len(self._devices)} devices", ",".join(self._devices)
+            several = self._pme(tolerance, precision, self._cutoff, DeviceIndex=names)
+            yield row("PME" + together, several | over_one(several, pme))
+            devices = [int(each) if each.isdecimal() else each for each in self._devices]
+            several = self._fmm(precision, tolerance=tolerance, devices=devices)
+            yield row("FMM" + together, several | over_one(several, fmm))
         if neutral:
             yield row("charges zero", neutral)
 
-    def _pme(self, tolerance: float, precision: str | None, cutoff) -> dict:
+    def _pme(self, tolerance: float, precision: str | None, cutoff, **properties) -> dict:
         force, usual = self._force, self._force.getEwaldErrorTolerance()
         force.setEwaldErrorTolerance(tolerance)
         force.setCutoffDistance(cutoff)
@@ -255,7 +269,7 @@ class Comparison:
                 force.updateParametersInContext(context)
                 return self._force_error(context, NONBONDED_GROUP)
 
-        found = self._measured(precision, describe)
+        found = self._measured(precision, describe, **properties)
         force.setCutoffDistance(self._cutoff)
         force.setEwaldErrorTolerance(usual)
         return found
@@ -300,28 +314,33 @@ class Comparison:
         precision: str | None,
         describe: Callable[[openmm.Context], dict],
         friction: float = FRICTION,
+        **properties: str,
     ) -> dict:
         """Times of the System in its present state and what ``describe`` returns for its Context;
         or ``failure``."""
         first = {"cutoff": self._force.getCutoffDistance()._value}
         integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, friction, self._case.timestep)
         integrator.setRandomNumberSeed(SEED)
-        free = _free_bytes(self._platform)
+        if precision:
+            properties["Precision"] = precision
+        if self._devices:
+            properties.setdefault("DeviceIndex", self._devices[0])
+        free = _free_bytes(self._platform, self._devices)
         try:
             context = openmm.Context(
                 self._system,
                 integrator,
                 self._platform,
-                {"Precision": precision} if precision else {},
+                properties,
             )
             evaporates = self._case.boundary == "slab"
             seconds, steps = timed_steps(context, self._case.sample, evaporates)
-            left = _free_bytes(self._platform)
+            left = _free_bytes(self._platform, self._devices)
             return first | {
                 "step_seconds": seconds,
                 "ns_per_day": 86.4 * self._case.timestep / seconds,
                 "steps": steps,
-                "memory": None if free is None or left is None else free - left,
+                "memory": max(map(int.__sub__, free, left), default=None),
                 **describe(context),
             }
         except openmm.OpenMMException as error:
@@ -366,6 +385,13 @@ def compared(found: dict, neutral: dict | None, pme: dict, best: dict | None) ->
     }
 
 
+def over_one(found: dict, one: dict) -> dict:
+    """Ratio of the time on several devices to that on one; nothing if a run failed."""
+    if "failure" in found or "failure" in one:
+        return {}
+    return {"over_one": found["step_seconds"] / one["step_seconds"]}
+
+
 def timed_steps(
     context: openmm.Context, sample: Sample, evaporates: bool = False
 ) -> tuple[float, int]:
@@ -393,9 +419,10 @@ def _seconds(context: openmm.Context, steps: int) -> float:
     return end - begin - (time.perf_counter() - end)
 
 
-def _free_bytes(platform: openmm.Platform) -> int | None:
+def _free_bytes(platform: openmm.Platform, devices: list[str]) -> list[int]:
+    """Free memory of every device, bytes; nothing where it is unknown."""
     if platform.getName() != "CUDA" or choose_backend() != "cuda":
-        return None
+        return []
     from fmm_openmm.bench import device
 
-    return device.free_bytes()
+    return [device.free_bytes(int(each)) for each in devices or ["0"]]

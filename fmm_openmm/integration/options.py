@@ -30,6 +30,7 @@ class ForceKeywords(SolverKeywords, total=False):
     backend: str
     bridge: str
     lennard_jones: str
+    devices: Sequence[int | str] | str | None
     slab_correction: bool
     surface_dielectric: float
     neutralization: Sequence[float] | Sequence[Sequence[float]] | None
@@ -44,6 +45,28 @@ def coordinates(text: str) -> float | list[float]:
             f"must be a number or numbers with commas between them, got {text!r}"
         ) from None
     return numbers if len(numbers) > 1 else numbers[0]
+
+
+def check_devices(value: Sequence[int | str] | str) -> None:
+    """Refuse what is neither "auto" nor several different indices or UUIDs of devices.
+
+    Raises:
+        ValueError, TypeError: the message names the value.
+    """
+    if value == "auto":
+        return
+    if isinstance(value, str):
+        raise ValueError(f"`devices` must be 'auto' or a list of devices, got {value!r}")
+    names = [str(each) for each in value]
+    if any(isinstance(each, bool) or not isinstance(each, int | str) for each in value):
+        raise TypeError(f"`devices` must hold indices or UUIDs, got {value!r}")
+    if not names or len({*names}) < len(names):
+        raise ValueError(f"`devices` must name each device once, got {value!r}")
+
+
+def device_names(text: str) -> str | list[str]:
+    """Parse "auto", or indices or UUIDs of devices with commas between them."""
+    return text if text == "auto" else text.split(",")
 
 
 @dataclass(frozen=True)
@@ -73,6 +96,17 @@ class Options(SolverOptions):
         "the plugin if it supports the System and is faster",
         choices=LENNARD_JONES,
         only_in_context=True,
+    )
+    devices: Sequence[int | str] | str | None = option(
+        None,
+        "GPUs that share the work on the native bridge, as indices or UUIDs",
+        ', the Context\'s own among them; the default is that one alone. "auto": also a second one '
+        "where that is faster",
+        type=device_names,
+        check=check_devices,
+        only_in_context=True,
+        metavar="N,N",
+        help='GPUs that share the work, as "0,1", or "auto"',
     )
     slab_correction: bool = option(
         False,
@@ -108,6 +142,15 @@ class Options(SolverOptions):
         if self.neutralization is not None:
             given = check_numbers(self.neutralization, "nanometer", "neutralization")
             object.__setattr__(self, "neutralization", given.tolist())
+        if self.named_devices:
+            names = [each if isinstance(each, str) else int(each) for each in self.devices or ()]
+            object.__setattr__(self, "devices", names)
+            if self.bridge == "host" or not self.on_gpu:
+                raise ValueError(
+                    f"`devices={names!r}` needs the native bridge: `bridge` must be 'auto' or "
+                    f"'native' and `backend` 'auto' or 'cuda', got {self.bridge!r} and "
+                    f"{self.backend!r}"
+                )
         if self.grid is not None:
             object.__setattr__(self, "grid", np.asarray(self.grid).tolist())
         if self.bridge == "native" and not self.on_gpu:
@@ -141,12 +184,30 @@ class Options(SolverOptions):
         there is none."""
         if self.bridge == "native":
             return "bridge='native'"
+        if self.named_devices:
+            return f"devices={self.devices!r}"
         return "lennard_jones='sites'" if self.lennard_jones == "sites" else None
 
     @property
     def on_gpu(self) -> bool:
         """Whether the GPU may compute."""
         return self.backend in ("auto", "cuda")
+
+    @property
+    def named_devices(self) -> bool:
+        """Whether the user names the devices."""
+        return self.devices is not None and self.devices != "auto"
+
+    def devices_for(self, more_are_faster: bool) -> list[str]:
+        """What the plugin is told of the devices that share the work: names, "auto", or nothing
+        if one computes.
+
+        Args:
+            more_are_faster: whether a second device is there and saves time.
+        """
+        if self.devices == "auto":
+            return ["auto"] if more_are_faster else []
+        return [str(each) for each in self.devices or ()]
 
     def dipole_term(self, boundary: Boundary) -> DipoleTerm | None:
         """The dipole term with a boundary; None if it is zero.

@@ -12,23 +12,36 @@ struct PartResults {
     const real4* __restrict__ far;
     const real4* __restrict__ near;
     const Parameters* __restrict__ parameters;
-    int first, end;  // parts that have results, of a share of the boxes
+    // the parts of which the device computes the near and the far field, if several share the work
+    BoxRange with_near, with_far;
 
-    __device__ bool hold(int k) const { return !HAS_SHARE || (k >= first && k < end); }
+    __device__ bool hold(int k, const BoxRange& parts) const {
+        return !HAS_SHARE || (k >= parts.first && k < parts.end);
+    }
 };
+
+__device__ __forceinline__ BoxRange parts_in(const BoxRange& boxes, const int* __restrict__ start) {
+    return HAS_SHARE ? BoxRange{start[boxes.first], start[boxes.end]} : boxes;
+}
 
 __device__ __forceinline__ PartResults
 results_of_parts(int n, const Located* __restrict__ located, const real4* __restrict__ fraction,
                  const int* __restrict__ place, const real4* __restrict__ far,
                  const real4* __restrict__ near, const Parameters* __restrict__ parameters,
-                 const int* __restrict__ start, const BoxRange* __restrict__ share) {
-    const BoxRange boxes = target_boxes(share);
-    const int first = HAS_SHARE ? start[boxes.first] : 0, end = HAS_SHARE ? start[boxes.end] : 0;
-    return {n, located, fraction, place, far, near, parameters, first, end};
+                 const int* __restrict__ start, const Share* __restrict__ share) {
+    return {n,
+            located,
+            fraction,
+            place,
+            far,
+            near,
+            parameters,
+            parts_in(near_boxes(share), start),
+            parts_in(far_boxes(share), start)};
 }
 
-// Potential and field at particle i, of those of its parts that have results; and whether any and
-// all of them do.
+// Potential and field at particle i, as far as the device computes them; and whether it computes
+// any of it and all of it.
 struct Result {
     real4 sum;
     bool any, whole;
@@ -40,12 +53,13 @@ __device__ __forceinline__ Result result_of(int i, const PartResults& parts) {
     bool any = !HAS_SHARE, whole = true;
     for_each_corner(at, [&](int corner) {
         const int k = parts.place[entry_of(8 * i + corner, parts.n)];
-        if (!parts.hold(k)) {
-            whole = false;
-            return;
-        }
-        any = true;
-        const real4 a = parts.far[k], b = parts.near[k];
+        const bool has_near = parts.hold(k, parts.with_near),
+                   has_far = parts.hold(k, parts.with_far);
+        any |= has_near || has_far;
+        whole &= has_near && has_far;
+        if (!has_near && !has_far) return;
+        const real4 none = {0, 0, 0, 0}, a = has_far ? parts.far[k] : none,
+                    b = has_near ? parts.near[k] : none;
         const real p = a.x + b.x, fx = a.y + b.y, fy = a.z + b.z, fz = a.w + b.w;
 #if SMOOTHED
         const Part part = part_of(at, parts.fraction[i], corner, parts.parameters);

@@ -1,6 +1,6 @@
-// Boxes whose parts get results. With HAS_SHARE they are a device's share among several devices,
-// each of which computes the far field of all boxes; what a particle gets from all shares adds up
-// to its results. Without HAS_SHARE they are all boxes, and the argument of the kernel is not read.
+// The results that a device computes among several, each of which lists all parts: the near field
+// in some boxes, and the far field in some. What a particle gets from all devices adds up to its
+// results. Without HAS_SHARE one device computes all, and the argument of the kernel is not read.
 #pragma once
 #include "types.cuh"
 
@@ -8,6 +8,14 @@ struct BoxRange {
     int first, end;
 };
 
-__device__ __forceinline__ BoxRange target_boxes(const BoxRange* __restrict__ share) {
-    return HAS_SHARE ? *share : BoxRange{0, BOXES};
+struct Share {
+    BoxRange near, far;
+};
+
+__device__ __forceinline__ BoxRange near_boxes(const Share* __restrict__ share) {
+    return HAS_SHARE ? share->near : BoxRange{0, BOXES};
+}
+
+__device__ __forceinline__ BoxRange far_boxes(const Share* __restrict__ share) {
+    return HAS_SHARE ? share->far : BoxRange{0, BOXES};
 }

@@ -8,13 +8,14 @@
 //                 (all blocks are resident):
 //                   count_sites   a thread per site: its cell
 //                   arrange_rows  a warp per row of cells along x: the first site of each cell;
-//                                 rows are padded to whole clusters
+//                                 rows are padded to whole clusters. They are in order of arrival,
+//                                 or of their numbers if several devices share the pairs
 //                   sort_sites    a thread per site: its sorted place
 //                 Unless SEARCHED, the neighbours of a cluster are found (search.cuh) when its
 //                 pairs are computed next
 //   search_sites  finds them if the list is invalid: in every evaluation if SEARCHED, else when
 //                 the host asks for the lengths of the lists. A warp for every
-//                 (warps in the grid)-th cluster
+//                 (warps in the grid)-th cluster of the device's share
 //
 // The kernels are bound by memory, search_sites by the number of candidates, about 600 per cluster
 // in water.
@@ -40,6 +41,7 @@ struct Sites {
     Place* place;        // (capacity)
     int* count;          // (cells): sites per cell; zero between calls
     int* start;          // (rows + cells): first site of each cell of a row, then the row's end
+    int* row_sites;      // (rows): sites of each row with its padding, if several devices share
 };
 
 // Grid-wide barrier: afterwards the writes of all blocks are visible.
@@ -93,18 +95,43 @@ __device__ __forceinline__ void count_sites(int capacity, const Posq* __restrict
     }
 }
 
-__device__ __forceinline__ void arrange_rows(const Sites& s, const Grid& grid, State* state) {
-    const int lane = threadIdx.x % 32;
+// The sum of n numbers by a warp.
+__device__ __forceinline__ int sum_by_warp(const int* number, int n, int lane) {
+    int sum = 0;
+    for (int k = lane; k < n; k += 32) sum += number[k];
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(FULL, sum, d);
+    return sum;
+}
+
+// Calls visit(row, sites), with the number of its sites and their padding, for the rows of a warp.
+template <class Visit>
+__device__ __forceinline__ void for_each_row(const Sites& s, const Grid& grid, int lane,
+                                             Visit visit) {
     for (int row = (blockIdx.x * THREADS + threadIdx.x) / 32; row < grid.ny * grid.nz;
          row += gridDim.x * THREADS / 32) {
+        const int sites = sum_by_warp(s.count + row * grid.nx, grid.nx, lane);
+        visit(row, (sites + CLUSTER - 1) / CLUSTER * CLUSTER);
+    }
+}
+
+__device__ __forceinline__ void arrange_rows(const Sites& s, const Grid& grid, State* state) {
+    const int lane = threadIdx.x % 32;
+#if HAS_SHARE
+    for_each_row(s, grid, lane, [&](int row, int sites) {
+        if (lane == 0) s.row_sites[row] = sites;
+    });
+    grid_barrier(state);
+#endif
+    for_each_row(s, grid, lane, [&](int row, int sites) {
         const int* count = s.count + row * grid.nx;
         int* start = s.start + row * (grid.nx + 1);
-        int sites = 0;
-        for (int x = lane; x < grid.nx; x += 32) sites += count[x];
-#pragma unroll
-        for (int d = 16; d > 0; d /= 2) sites += __shfl_xor_sync(FULL, sites, d);
         int begin = 0;
-        if (lane == 0) begin = atomicAdd(&state->sorted, (sites + CLUSTER - 1) / CLUSTER * CLUSTER);
+        if (HAS_SHARE) begin = sum_by_warp(s.row_sites, row, lane);
+        if (lane == 0) {
+            const int before = atomicAdd(&state->sorted, sites);
+            if (!HAS_SHARE) begin = before;
+        }
         begin = __shfl_sync(FULL, begin, 0);
         for (int first = 0; first < grid.nx; first += 32) {
             const int x = first + lane, here = x < grid.nx ? count[x] : 0;
@@ -118,7 +145,7 @@ __device__ __forceinline__ void arrange_rows(const Sites& s, const Grid& grid, S
             begin += __shfl_sync(FULL, inclusive, 31);
         }
         if (lane == 0) start[grid.nx] = begin;
-    }
+    });
 }
 
 __device__ __forceinline__ int first_of_cell(const Sites& s, int cell, const Grid& grid) {
@@ -210,12 +237,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, LIST_BLOCKS)
                const int* __restrict__ type /* (sites) */, const Cell* __restrict__ parameters,
                Home* home, Home* sorted, real4* reference, real4* position, int* number,
                int* number_before, Place* place, int* count /* (cells) zeroed */,
-               int* start /* (rows + cells) */, Grid* grid_kept, State* state /* zeroed */) {
+               int* start /* (rows + cells) */, int* row_sites /* (rows) */, Grid* grid_kept,
+               State* state /* zeroed */) {
     if (state->built) return;
     const Cell cell = *parameters;
     __shared__ Grid shared_grid;
     const int thread = blockIdx.x * THREADS + threadIdx.x, threads = gridDim.x * THREADS;
-    const Sites s = {home, sorted, reference, position, number, number_before, place, count, start};
+    const Sites s = {home,          sorted, reference, position, number,
+                     number_before, place,  count,     start,    row_sites};
     if (threadIdx.x == 0) shared_grid = grid_of(cell, rows, cells);
     if (thread == 0) {
         state->sorted = state->strayed = 0;
@@ -245,11 +274,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_OF_SEARCH)
                  const Grid* __restrict__ grid, const Cell* __restrict__ cell,
                  const Partners* __restrict__ partners, const int* __restrict__ partner,
                  unsigned* entry, uint2* masked, Length* length, int entries, int masks,
-                 State* state) {
+                 const Fraction* __restrict__ share, State* state) {
     __shared__ Intervals intervals[THREADS / 32];
     if (state->built) return;
-    const int warp = threadIdx.x / 32, warps = THREADS / 32, clusters = state->sorted / CLUSTER;
-    for (int k = blockIdx.x * warps + warp; k < clusters; k += gridDim.x * warps)
+    const int warp = threadIdx.x / 32, warps = THREADS / 32;
+    const ClusterRange own = clusters_of(share, grid, start, state->sorted / CLUSTER);
+    for (int k = own.first + blockIdx.x * warps + warp; k < own.end; k += gridDim.x * warps)
         search(k, {home, position, number, start, capacity},
                {entry, masked, length, entries, masks}, {partners, partner}, *cell, *grid,
                intervals[warp], state);

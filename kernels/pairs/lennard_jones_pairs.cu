@@ -1,12 +1,12 @@
 // lennard_jones_pairs: Lennard-Jones interactions of sites within the cutoff (pair.cuh).
 //
-// PAIR_LANES lanes own a cluster. Unless SEARCHED, they rebuild its list if sites were sorted since
-// (search.cuh). Each lane takes every PAIR_LANES-th entry and computes its interactions with all
-// sites of the cluster, which are in registers. Forces on these sites are summed over the lanes and
-// added to OpenMM's. If a list holds every pair once, forces on entries are summed in memory as
-// floats and added to OpenMM's by collect_reactions. If a list exceeds its capacity, or if there is
-// no cutoff, the lanes loop over all sites, so that no pair is ever missing; the host enlarges the
-// lists once it reads the state.
+// PAIR_LANES lanes own a cluster of the device's share. Unless SEARCHED, they rebuild its list if
+// sites were sorted since (search.cuh). Each lane takes every PAIR_LANES-th entry and computes its
+// interactions with all sites of the cluster, which are in registers. Forces on these sites are
+// summed over the lanes and added to OpenMM's. If a list holds every pair once, forces on entries
+// are summed in memory as floats and added to OpenMM's by collect_reactions. If a list exceeds its
+// capacity, or if there is no cutoff, the lanes loop over all sites, so that no pair is ever
+// missing; the host enlarges the lists once it reads the state.
 //
 //   lennard_jones_forces, lennard_jones_energy, lennard_jones_both   forces, energy or both
 //   collect_reactions                                                adds the forces on entries
@@ -84,8 +84,9 @@ __device__
 __forceinline__ void compute_pairs(const Sorted& s, const Lists& lists,
                                    const Grid* __restrict__ grid, const real2* __restrict__ pairs,
                                    const Cell* __restrict__ cell, const Exclusions& excluded,
-                                   State* state, uint64* __restrict__ force, int padded,
-                                   float4* reaction, ENERGY_TYPE* __restrict__ total, int totals) {
+                                   const Fraction* __restrict__ share, State* state,
+                                   uint64* __restrict__ force, int padded, float4* reaction,
+                                   ENERGY_TYPE* __restrict__ total, int totals) {
     const Home* __restrict__ home = s.home;
     const real4* __restrict__ position = s.position;
     __shared__ real2 shared_pairs[TYPES <= SHARED_TYPES ? TYPES * TYPES : 1];
@@ -97,14 +98,15 @@ __forceinline__ void compute_pairs(const Sorted& s, const Lists& lists,
             translations[k] = translation(k, cell);
     __syncthreads();
     const Table table = {TYPES > 1 && TYPES <= SHARED_TYPES ? shared_pairs : pairs};
-    const int thread = blockIdx.x * THREADS + threadIdx.x, cluster = thread / PAIR_LANES,
-              lane = thread % PAIR_LANES;
-    const int sorted = state->sorted, clusters = sorted / CLUSTER;
+    const int thread = blockIdx.x * THREADS + threadIdx.x, lane = thread % PAIR_LANES;
+    const int sorted = state->sorted;
+    const ClusterRange range = clusters_of(share, grid, s.start, sorted / CLUSTER);
+    const int cluster = range.first + thread / PAIR_LANES, clusters = range.end;
     if (thread == 0) {
         state->built = 1;
         state->arrived = 0;
     }
-    const int first = thread / 32 * 32 / PAIR_LANES;
+    const int first = range.first + thread / 32 * 32 / PAIR_LANES;
     if (first >= clusters) return;  // uniform in a warp
 #if LIMITED && !SEARCHED
     rebuild_lists(first, clusters, s, lists, excluded, *cell, *grid, state);
@@ -159,12 +161,13 @@ __forceinline__ void compute_pairs(const Sorted& s, const Lists& lists,
              const int* __restrict__ start, const Grid* __restrict__ grid, unsigned* entry,       \
              uint2* masked, Length* length, const real2* __restrict__ pairs,                      \
              const Cell* __restrict__ cell, const Partners* __restrict__ partners,                \
-             const int* __restrict__ partner, State* state, uint64* __restrict__ force,           \
-             int padded, float4* reaction, ENERGY_TYPE* __restrict__ total, int totals) {         \
+             const int* __restrict__ partner, const Fraction* __restrict__ share, State* state,   \
+             uint64* __restrict__ force, int padded, float4* reaction,                            \
+             ENERGY_TYPE* __restrict__ total, int totals) {                                       \
         compute_pairs<FORCES, ENERGY>({home, position, number, start, capacity},                  \
                                       {entry, masked, length, entries, masks}, grid, pairs, cell, \
-                                      {partners, partner}, state, force, padded, reaction, total, \
-                                      totals);                                                    \
+                                      {partners, partner}, share, state, force, padded, reaction, \
+                                      total, totals);                                             \
     }
 
 ENTRY(lennard_jones_forces, true, false)

@@ -38,6 +38,34 @@ struct Lists {
     int entries, masks;
 };
 
+// The part of the rows whose lists a device computes, in units of 1 / WHOLE; without lists a part
+// of the clusters.
+#define WHOLE 65536
+struct Fraction {
+    int first, end;
+};
+
+struct ClusterRange {
+    int first, end;
+};
+
+__device__ __forceinline__ int first_cluster(int part, const Grid* __restrict__ grid,
+                                             const int* __restrict__ start, int clusters) {
+    const long long whole = LIMITED ? grid->ny * grid->nz : clusters;
+    const int first = int(whole * part / WHOLE);
+    if (!LIMITED) return first;
+    return first == whole ? clusters : start[first * (grid->nx + 1)] / CLUSTER;
+}
+
+// The clusters of a device's share.
+__device__ __forceinline__ ClusterRange clusters_of(const Fraction* __restrict__ share,
+                                                    const Grid* __restrict__ grid,
+                                                    const int* __restrict__ start, int clusters) {
+    if (!HAS_SHARE) return {0, clusters};
+    return {first_cluster(share->first, grid, start, clusters),
+            first_cluster(share->end, grid, start, clusters)};
+}
+
 __device__ __forceinline__ int floor_div(int a, int b) {
     const int q = a / b;
     return q - (a - q * b < 0);

@@ -20,6 +20,8 @@
 //   SEARCHED       whether a kernel of its own builds the lists, before the pairs are computed
 //   LIST_BLOCKS    maximum blocks per multiprocessor of list_sites
 //   DETERMINISTIC  whether the order of summation must not depend on the scheduling of threads
+//   HAS_SHARE      whether several devices share the pairs: each sorts all sites and computes the
+//                  lists of some rows. The rows then have the same order on all devices
 #pragma once
 #include "common/real.cuh"
 

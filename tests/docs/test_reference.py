@@ -24,9 +24,10 @@ MESSAGES = re.findall(
 
 @pytest.fixture(scope="module")
 def source():
-    """The package's Python, with the pieces of texts on several lines put together."""
+    """The package's Python and C++, with the pieces of texts on several lines put together."""
     package = Path(find_spec("fmm_openmm").origin).parent  # installed, where CI runs
-    text = "\n".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    files = (path for pattern in ("*.py", "*.cpp") for path in package.rglob(pattern))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     return re.sub(r'"\s*\n\s*f?"', "", text)
 
 

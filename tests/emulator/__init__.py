@@ -179,10 +179,16 @@ class EmulatedStages:
             float
         ) * (scale * width)
 
-    def run(self, width: float, origin=(0.0, 0.0, 0.0), set_up: bool = True) -> None:
-        """All stages, for the positions that are in place; without the setup if the shape of the
-        cell is in place as well."""
+    def run(
+        self, width: float, origin=(0.0, 0.0, 0.0), set_up: bool = True, without: tuple = ()
+    ) -> None:
+        """All stages but those of the phases ``without``, for the positions that are in place;
+        without the setup if the shape of the cell is in place as well."""
         self.buffers["parameters"][...] = parameter_block(self.lattice, width, origin)
         if set_up:
             self.emulator.run([SETUP])
-        self.emulator.run()
+        program = self.emulator.program
+        self.emulator.run(
+            {step.stage for step in program.steps if program.phase_of(step) not in without}
+            - {SETUP}
+        )

@@ -250,8 +250,8 @@ void restore(fmm::Executor* executor) {
     executor->restore(nullptr);
 }
 
-fmm::Graph* make_graph(const char* first, const char* second) {
-    return new fmm::Graph({first, second});
+fmm::Graph* make_graph(const char* const* phases, int number) {
+    return new fmm::Graph({phases, phases + number});
 }
 
 void end(fmm::Executor* executor, fmm::Graph* graph) {

@@ -58,7 +58,8 @@ class Executor:
         self._executor = ctypes.c_void_p()
         self._check(driver.start(ctypes.byref(self._executor), data, ctypes.c_int64(len(data))))
         self._add_array(external[-1], stages.buffers[external[-1]].ctypes.data)
-        graph = driver.make_graph(Phase.EVALUATE.encode(), Phase.EXPORT.encode())
+        phases = [each.encode() for each in (Phase.EVALUATE, Phase.FAR, Phase.NEAR, Phase.EXPORT)]
+        graph = driver.make_graph((ctypes.c_char_p * len(phases))(*phases), len(phases))
         self._graph = ctypes.c_void_p(graph)
 
     def _add_array(self, name: str, address: int | None) -> None:
@@ -181,7 +182,7 @@ def test_a_graph_takes_another_share_of_the_boxes(driver, folder):
     executor.run(Phase.SETUP)
     for share in ((0, 60), (0, 60), (0, 23), (23, 60), (0, 41), (41, 60)):
         stages.buffers["force_buffer"][...] = 0
-        assert executor.upload("share", np.array(share, np.int32)) == b""
+        assert executor.upload("share", np.array([*share, *share], np.int32)) == b""
         executor.evaluate()
         forces = stages.buffers["force_buffer"].astype(np.int64) / 2**32
         found.append((forces, executor.download("sums")[0]))

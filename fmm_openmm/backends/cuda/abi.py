@@ -34,6 +34,10 @@ STEP_KINDS = (Launch, Memset, Record, Wait)
 BUFFER_KINDS = ("own", "external", "flag")
 """Kinds of buffers in a serialised program, numbered from 0: :class:`Buffer` of ``program``."""
 
+WHOLE = 65536
+"""Units in which the rows of Lennard-Jones sites are shared among devices: ``WHOLE`` of
+``kernels/pairs/search.cuh``."""
+
 PRECISIONS = ("single", "mixed", "double")
 """Precisions of a Context, numbered from 0."""
 
@@ -50,7 +54,9 @@ class Delivery(IntEnum):
     EXCLUSIONS = 5
     BAD_INPUT = 6
     FORCES = 7
-    DONE = 8
+    DEVICES = 8
+    COLLECTOR = 9
+    DONE = 10
 
 
 class Inbox(c_void_p):
@@ -59,7 +65,8 @@ class Inbox(c_void_p):
 
 class Place(ctypes.Structure):
     """Properties of a Context and of its first device: precision (an index of PRECISIONS), numbers
-    of particles, model, multiprocessors, shared memory per block, and the number of devices."""
+    of particles, model, multiprocessors, shared memory per block, the number of devices; the number
+    of others of this model with access to its memory, and of elements of the energy buffer."""
 
     _fields_ = (
         ("precision", c_int),
@@ -70,6 +77,8 @@ class Place(ctypes.Structure):
         ("group", c_int),
         ("model", c_char_p),
         ("devices", c_int),
+        ("peers", c_int),
+        ("energies", c_int),
     )
 
     @property
@@ -105,7 +114,7 @@ class Pairs(ctypes.Structure):
 class Sites(ctypes.Structure):
     """Input of a program for Lennard-Jones interactions: ``Sites`` of ``lennard_jones.py``. Zero
     means no such distance and no box; ``functions`` is the source of f and g if they are not 1/r^12
-    and 1/r^6."""
+    and 1/r^6; ``shared`` tells whether several devices share the pairs."""
 
     _fields_ = (
         ("number", c_int),
@@ -115,6 +124,7 @@ class Sites(ctypes.Structure):
         ("entries", c_int),
         ("masked", c_int),
         ("energies", c_int),
+        ("shared", c_int),
         ("cutoff", c_double),
         ("switching", c_double),
         ("radius", c_double),
@@ -212,7 +222,9 @@ class Callbacks(ctypes.Structure):
 
     open(session, context, pickled, size, place): asks whether a force is an FMMForce. Delivers
     EXCLUSIONS, pairs of int32, unless exclusions are periodic; and CLAIM if the plugin computes the
-    force: names of global parameters, separated by 0.
+    force: names of global parameters, separated by 0. If several devices share the work, also
+    DEVICES, indices or UUIDs separated by 0, or "auto"; and COLLECTOR, the program of
+    ``fmm_openmm.backends.cuda.shares``.
 
     request(session, what, box, positions, names, values, count, sums): asks for data for a box and
     values of the global parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData.
@@ -232,6 +244,8 @@ class Callbacks(ctypes.Structure):
     pair_program(sites, place): delivers PROGRAM, or FAILURE.
 
     report_compilation(): logs that kernels are being compiled, which takes seconds.
+
+    note(text): logs a text.
 
     close(session) and close_pairs(claim) are null once Python exits.
     """
@@ -262,6 +276,7 @@ class Callbacks(ctypes.Structure):
         ("pair_program", CFUNCTYPE(None, POINTER(Sites), POINTER(Place), Inbox)),
         ("close_pairs", CFUNCTYPE(None, c_void_p)),
         ("report_compilation", CFUNCTYPE(None)),
+        ("note", CFUNCTYPE(None, c_char_p)),
     )
 
 
@@ -334,7 +349,8 @@ def headers() -> dict[str, str]:
         "The interface between Python and the plugin, and the phases of programs.",
         "#include <cstdint>\n",
         f'constexpr char COMPILER_OPTIONS[] = "{" ".join(OPTIONS)}";\n'
-        f"constexpr double SAME_SHAPE = {SAME_SHAPE!r};\n",
+        f"constexpr double SAME_SHAPE = {SAME_SHAPE!r};\n"
+        f"constexpr int WHOLE = {WHOLE};\n",
         "namespace phase {",
         *(f'constexpr char {name}[] = "{value}";' for name, value in phases.items()),
         "}  // namespace phase\n",

@@ -57,6 +57,10 @@ class Phase:
     AHEAD, EVALUATE = "ahead", "evaluate"
     """At an evaluation. What raises a flag that the executor must see early is in the first."""
 
+    FAR, NEAR = "far", "near"
+    """After these, if several devices share the work: the far field after the moments, on one of
+    them, and the near field."""
+
     EXPORT, GATHER = "export", "gather"
     """At its end, where forces are wanted, and where not."""
 
@@ -98,11 +102,12 @@ class Interface:
 
 @dataclass(frozen=True)
 class Share:
-    """Boxes whose parts get results: the share of a device among several, each of which computes
-    the far field of all boxes. What a particle gets from all shares adds up to its results.
+    """Boxes whose parts get results: the share of a device among several. What a particle gets from
+    all shares adds up to its results.
 
     Attributes:
-        first, end: the boxes first to end - 1, until the executor writes others to "share".
+        first, end: the boxes first to end - 1, until the executor writes others to "share", (2, 2):
+            those with a near field, and those with a far field.
         most: the largest number of boxes that it may write.
     """
 

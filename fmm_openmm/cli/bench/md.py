@@ -33,6 +33,7 @@ COLUMNS = {
     "cutoff, nm": ("cutoff", "g", 1.0),
     "step, ms": ("step_seconds", ".4g", 1e3),
     "ns/day": ("ns_per_day", ".4g", 1.0),
+    "over one device's": ("over_one", ".2f", 1.0),
     "over PME's": ("over_pme", ".2f", 1.0),
     "over best PME's": ("over_best_pme", ".2f", 1.0),
     "marginal, ms": ("marginal_seconds", ".3g", 1e3),
@@ -41,7 +42,8 @@ COLUMNS = {
     "memory, MB": ("memory", ".0f", 1e-6),
 }
 """Columns of the table after system, atoms, tolerance, precision and method: key of the row,
-format, and factor of the unit. Columns of marginal costs are omitted if these are not measured."""
+format, and factor of the unit. Columns of marginal costs and of several devices are omitted if
+these are not measured. Memory is that of the device that uses most."""
 
 HYDROGEN_MASS, USUAL_TIMESTEP = 1.5, 0.002
 """Mass of hydrogens, amu, in time steps longer than the usual one, ps."""
@@ -78,6 +80,12 @@ def add_arguments(parser) -> None:
         "MonteCarloMembraneBarostat, XYIsotropic and ZFree (default: nvt)",
     )
     add_platform_argument(parser)
+    parser.add_argument(
+        "--devices",
+        type=device_indices,
+        metavar="N,N",
+        help="also PME and FMM on these GPUs together, as 0,1",
+    )
     parser.add_argument(
         "--precision",
         choices=("single", "mixed", "double"),
@@ -122,11 +130,20 @@ def tile(text: str) -> tuple[int, ...]:
     return tuple(map(int, f"{text}x1".split("x")[:3]))
 
 
+def device_indices(text: str) -> list[str]:
+    """Parse indices of several devices."""
+    if not re.fullmatch(r"\d+(,\d+)+", text):
+        raise argparse.ArgumentTypeError(f"devices are indices, as 0,1, got {text}")
+    return text.split(",")
+
+
 def run(args, terminal, drawing) -> dict:
     """Run the benchmark: measure, print and draw."""
     from fmm_openmm.bench.md import TIGHT, Comparison, precision_of
 
     where, on_gpu = chosen_platform(args)
+    if args.devices and where.getName() != "CUDA":
+        raise ValueError(f"--devices is for the CUDA platform, not {where.getName()}")
     tolerances = args.tolerance or ((5e-4, 1e-5, 1e-6) if on_gpu else (5e-4, 1e-5))
     precisions = {
         tolerance: precision_of(where, tolerance, args.precision) for tolerance in tolerances
@@ -139,7 +156,8 @@ def run(args, terminal, drawing) -> dict:
     columns = {
         name: column
         for name, column in COLUMNS.items()
-        if marginal or not name.startswith("marginal")
+        if (marginal or not name.startswith("marginal"))
+        and (args.devices or name != "over one device's")
     }
     steps = f"{args.ensemble.upper()}, Langevin steps of {1e3 * timestep:g} fs at 300 K"
     terminal.say(f"Platform {where.getName()}; {steps}; {system}\n")
@@ -148,7 +166,7 @@ def run(args, terminal, drawing) -> dict:
     with terminal.progress("md", len(cases) * len(precisions)) as advance:
         for name, make in cases.items():
             advance(0, description=f"preparing {name}")
-            comparison = Comparison(make(), where)
+            comparison = Comparison(make(), where, args.devices)
             for tolerance, precision in precisions.items():
                 advance(0, description=f"{name}, {tolerance:g}")
                 for row in comparison.rows(tolerance, precision, args.smoothing, marginal):

@@ -146,6 +146,8 @@ def _open(kernel, context, pickled, size, place, inbox):
                     "use the first: one device is as fast, and faster for small systems",
                     place.devices,
                 )
+            for kind, data in _sessions[kernel].further_devices().items():
+                _deliver(inbox, kind, data)
             names = (REVISION, *bridge.definition.parameters.names)
             _deliver(inbox, Delivery.CLAIM, "\0".join(names).encode())
     except Exception as error:  # occurs again on the host bridge, which reports it
@@ -216,13 +218,17 @@ def _report_compilation() -> None:
     _log.info("compiling kernels (once per precision)")
 
 
+def _note(text) -> None:
+    _log.info("%s", text.decode(errors="replace"))
+
+
 def _deliver(inbox: Inbox, kind: int, data: bytes) -> None:
     plugin.load().fmm_deliver(inbox, kind, data, len(data))
 
 
 _answers = (
     *(_open, _request, _settle, _sessions.pop, _claim_pairs, _pair_program, pair_choice.close),
-    _report_compilation,
+    *(_report_compilation, _note),
 )
 _callbacks = Callbacks(
     *(kind(answer) for (_, kind), answer in zip(Callbacks._fields_, _answers, strict=True))

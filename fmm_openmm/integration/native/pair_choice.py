@@ -128,5 +128,6 @@ def program(sites: Sites, place: Place) -> bytes:
         sites.masked,
         sites.energies,
         (sites.functions or b"").decode(),
+        bool(sites.shared),
     )
     return serialise(lennard_jones.build(described, place.device, place.interface))

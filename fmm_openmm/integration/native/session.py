@@ -18,8 +18,9 @@ from fmm_openmm.backends.cuda import abi
 from fmm_openmm.backends.cuda.abi import Delivery, ForceLimits, Place, Sums
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
-from fmm_openmm.backends.cuda.program import Program
+from fmm_openmm.backends.cuda.program import Program, Share
 from fmm_openmm.backends.cuda.serial import serialise
+from fmm_openmm.backends.cuda.shares import build as build_collector
 from fmm_openmm.boundary import check_neutral
 from fmm_openmm.box import MAX_STRAIN, SAME_SHAPE, BoxLattice, Frame, check_box_vectors
 from fmm_openmm.checks import check_charges, check_positions
@@ -42,6 +43,10 @@ COINCIDENT = 1e-7
 """Distance, relative to the box or the extent of the particles, below which float32 does not
 separate two particles."""
 
+WORTH_TWO_DEVICES = 250_000
+"""Number of particles from which ``devices="auto"`` uses a second device. With NVLink two H200 and
+one are equally fast at 140,000 atoms of water, by interpolation between 70,752 and 922,752."""
+
 
 class Session:
     """One force in one Context of the CUDA platform.
@@ -63,9 +68,11 @@ class Session:
         self.kernel, self._group, self._model = kernel, place.group, place.model.decode()
         self.particles = place.particles
         self._interface, self._device = place.interface, place.device
+        self._energies = place.energies
         options = bridge.definition.options
         double = options.precision == "auto" and self._interface.precision == "double"
         self._request = options.request("double" if double else None)
+        self._devices = options.devices_for(place.particles >= WORTH_TWO_DEVICES and place.peers)
         self.reason: str | None = None
         self._boundary = bridge.fix_structure().boundary
         self._term = options.term(self._boundary)
@@ -81,9 +88,20 @@ class Session:
     def native_only(self) -> str | None:
         """The option that no other bridge serves in the Context, as it is written; None if there is
         none. The host bridge would get wrapped positions."""
-        if self.bridge.definition.options.bridge == "native":
-            return "bridge='native'"
+        options = self.bridge.definition.options
+        if options.bridge == "native" or options.named_devices:
+            return options.native_only
         return str(self._term) if isinstance(self._term, DipoleTerm) else None
+
+    def further_devices(self) -> dict[int, bytes]:
+        """Deliveries that name several devices, and the program that adds up their results; none
+        if one device computes."""
+        if not self._devices:
+            return {}
+        return {
+            Delivery.DEVICES: "\0".join(self._devices).encode(),
+            Delivery.COLLECTOR: serialise(build_collector(self._interface, self._energies)),
+        }
 
     def program(
         self, cell: np.ndarray, values: dict, positions: np.ndarray | None = None
@@ -139,7 +157,9 @@ class Session:
         term = self._term
         if isinstance(term, Cylinders):
             term = term.turned(frame.axes)
-        return build(wanted, self._device, interface, term=term)
+        boxes = int(wanted.lattice.span.prod())
+        share = Share(0, boxes, boxes) if self._devices else None
+        return build(wanted, self._device, interface, share=share, term=term)
 
     def _turns_cylinders(self, frame: Frame) -> bool:
         """Whether cylinders that are part of the last program lie along other axes."""

@@ -296,6 +296,10 @@ CUdeviceptr Executor::address(const std::string& buffer) const {
     return addresses[program.buffer(buffer)];
 }
 
+int64_t Executor::bytes(const std::string& buffer) const {
+    return program.buffers[program.buffer(buffer)].bytes;
+}
+
 bool Executor::takeFlag(const std::string& buffer) {
     volatile int& flag = *flags.at(buffer);
     const bool raised = flag;

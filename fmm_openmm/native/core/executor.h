@@ -44,6 +44,7 @@ public:
 
     bool has(const std::string& buffer) const { return program.has(buffer); }
     CUdeviceptr address(const std::string& buffer) const;
+    int64_t bytes(const std::string& buffer) const;
 
     // Queue overwriting a buffer. `data` may be reused as soon as this returns.
     void upload(const std::string& buffer, const void* data, int64_t bytes, CUstream stream);

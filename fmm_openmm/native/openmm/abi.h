@@ -8,11 +8,14 @@ namespace fmm {
 
 constexpr char COMPILER_OPTIONS[] = "--std=c++17 --ftz=true";
 constexpr double SAME_SHAPE = 1e-12;
+constexpr int WHOLE = 65536;
 
 namespace phase {
 constexpr char SETUP[] = "setup";
 constexpr char AHEAD[] = "ahead";
 constexpr char EVALUATE[] = "evaluate";
+constexpr char FAR[] = "far";
+constexpr char NEAR[] = "near";
 constexpr char EXPORT[] = "export";
 constexpr char GATHER[] = "gather";
 constexpr char LIST[] = "list";
@@ -24,12 +27,13 @@ constexpr char BOTH[] = "both";
 
 enum Precision { SINGLE_PRECISION, MIXED_PRECISION, DOUBLE_PRECISION };
 
-enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, FORCES, DONE };
+enum Delivery { CLAIM, PROGRAM, PARAMETERS, CHARGES, FAILURE, EXCLUSIONS, BAD_INPUT, FORCES, DEVICES, COLLECTOR, DONE };
 
 struct Inbox;
 
 // Properties of a Context and of its first device: precision (an index of PRECISIONS), numbers
-// of particles, model, multiprocessors, shared memory per block, and the number of devices.
+// of particles, model, multiprocessors, shared memory per block, the number of devices; the number
+// of others of this model with access to its memory, and of elements of the energy buffer.
 struct Place {
     int precision;
     int particles;
@@ -39,6 +43,8 @@ struct Place {
     int group;
     const char* model;
     int devices;
+    int peers;
+    int energies;
 };
 
 // A force with pairs, in a Context whose PythonForces have these pickled callables: its name,
@@ -59,7 +65,7 @@ struct Pairs {
 
 // Input of a program for Lennard-Jones interactions: ``Sites`` of ``lennard_jones.py``. Zero
 // means no such distance and no box; ``functions`` is the source of f and g if they are not 1/r^12
-// and 1/r^6.
+// and 1/r^6; ``shared`` tells whether several devices share the pairs.
 struct Sites {
     int number;
     int types;
@@ -68,6 +74,7 @@ struct Sites {
     int entries;
     int masked;
     int energies;
+    int shared;
     double cutoff;
     double switching;
     double radius;
@@ -150,7 +157,9 @@ struct State {
 //
 // open(session, context, pickled, size, place): asks whether a force is an FMMForce. Delivers
 // EXCLUSIONS, pairs of int32, unless exclusions are periodic; and CLAIM if the plugin computes the
-// force: names of global parameters, separated by 0.
+// force: names of global parameters, separated by 0. If several devices share the work, also
+// DEVICES, indices or UUIDs separated by 0, or "auto"; and COLLECTOR, the program of
+// ``fmm_openmm.backends.cuda.shares``.
 //
 // request(session, what, box, positions, names, values, count, sums): asks for data for a box and
 // values of the global parameters. PROGRAM: a program and, as PARAMETERS, its BoxesData.
@@ -171,6 +180,8 @@ struct State {
 //
 // report_compilation(): logs that kernels are being compiled, which takes seconds.
 //
+// note(text): logs a text.
+//
 // close(session) and close_pairs(claim) are null once Python exits.
 struct Callbacks {
     void (*open)(const void*, const void*, const void*, int64_t, const Place*, Inbox*);
@@ -181,6 +192,7 @@ struct Callbacks {
     void (*pair_program)(const Sites*, const Place*, Inbox*);
     void (*close_pairs)(const void*);
     void (*report_compilation)();
+    void (*note)(const char*);
 };
 
 }  // namespace fmm

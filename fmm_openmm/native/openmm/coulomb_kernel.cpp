@@ -53,7 +53,10 @@ private:
 
 CoulombKernel::CoulombKernel(const std::string& name, const Platform& platform,
                              ContextImpl& context)
-    : CalcPythonForceKernel(name, platform), context(context), cuda(firstContext(context)) {}
+    : CalcPythonForceKernel(name, platform),
+      context(context),
+      cuda(firstContext(context)),
+      host(cuda) {}
 
 CoulombKernel::~CoulombKernel() {
     ContextSelector selector(cuda);
@@ -65,13 +68,15 @@ CoulombKernel::~CoulombKernel() {
 void CoulombKernel::synchronise() {
     check(cuStreamSynchronize(stream), "computing");
     check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
+    if (remotes) remotes->synchronise();
 }
 
 void CoulombKernel::release() {
     priorityStream.reset();
     if (stream) cuStreamSynchronize(stream);
     cuStreamSynchronize(cuda.getCurrentStream());
-    program.reset();
+    discardPrograms();
+    remotes.reset();
     if (stream) cuStreamDestroy(stream);
     if (begun) cuEventDestroy(begun);
     if (done) cuEventDestroy(done);
@@ -119,9 +124,12 @@ void CoulombKernel::initialize(const ContextImpl&, const PythonForce& force) {
         for (std::string name; std::getline(asked, name, '\0');) names.push_back(name);
         try {
             ContextSelector selector(cuda);
+            if (claim.items.count(DEVICES))
+                remotes = RemoteDevices::make(cuda, claim.items[DEVICES], claim.items[COLLECTOR]);
             prepare();
             cuda.addPreComputation(new Start(*this));
             cuda.addPostComputation(new Finish(*this));
+            if (remotes) remotes->finishEvaluations();
         } catch (const Interrupted&) {
             throw;
         } catch (const std::exception& error) {
@@ -203,9 +211,23 @@ void CoulombKernel::begin() {
     const End end = !includeForces ? End::ENERGY : (atomics ? End::FORCES : End::DEFERRED);
     pending = true;
     wantsSums = includeEnergy || !examined;
+    if (remotes) remotes->send();
     program->evaluate(stream, end, wantsSums);
     recordCompletion(stream, wantsSums && end != End::DEFERRED);
+    evaluateRemotely();
     raisePriority();
+}
+
+void CoulombKernel::evaluateRemotely() {
+    for (int i = 0; i < (int)remotePrograms.size(); i++) {
+        RemoteDevice& device = (*remotes)[i];
+        RemoteDevice::Entry entry(&device);
+        remotePrograms[i]->evaluate(device.coulombStream(),
+                                    includeForces ? End::FORCES : End::ENERGY, wantsSums);
+        if (!wantsSums) continue;
+        remotePrograms[i]->copySums(device.sums(), device.coulombStream());
+        device.markSums();
+    }
 }
 
 void CoulombKernel::recordCompletion(CUstream last, bool copiesSums) {
@@ -251,6 +273,14 @@ double CoulombKernel::finish() {
     // waiting costs little because OpenMM is about to wait for its own energy; returning the FMM's
     // energy this way keeps it in float64 for any precision of OpenMM's buffer
     check(cuEventSynchronize(done), "computing");
+    for (int i = 0; i < (int)remotePrograms.size(); i++) {
+        // only particles for which a device has both fields are in its sums of squares and cubes
+        const Sums& remote = (*remotes)[i].awaitSums();
+        const Part part = remotes->part(i);
+        sums->energy += remote.energy;
+        sums->squares += remote.squares / (part.end - part.first);
+        sums->cubes += remote.cubes / (part.end - part.first);
+    }
     const bool finite = std::isfinite(sums->energy) && std::isfinite(sums->squares);
     energyNotFinite = includeEnergy && !finite;
     // asked once for the same positions; if options fix the parameters the answer changes nothing
@@ -268,10 +298,29 @@ double CoulombKernel::invalidateAndRetry() {
     return 0;
 }
 
+template <class Real>
+static void addTo(Real* sum, const std::vector<char>& part) {
+    const Real* added = reinterpret_cast<const Real*>(part.data());
+    for (size_t k = 0; k < part.size() / sizeof(Real); k++) sum[k] += added[k];
+}
+
 bool CoulombKernel::readPotentials(void* data, int64_t bytes) {
     ContextSelector selector(cuda);
-    return program && cuEventSynchronize(done) == CUDA_SUCCESS &&
-           program->readPotentials(data, bytes);
+    if (!program || cuEventSynchronize(done) != CUDA_SUCCESS ||
+        !program->readPotentials(data, bytes))
+        return false;
+    for (int i = 0; i < (int)remotePrograms.size(); i++) {
+        RemoteDevice& device = (*remotes)[i];
+        device.awaitSums();
+        RemoteDevice::Entry entry(&device);
+        std::vector<char> part(bytes);
+        if (!remotePrograms[i]->readPotentials(part.data(), bytes)) return false;
+        if (bytes == int64_t(sizeof(double)) * cuda.getNumAtoms())
+            addTo(static_cast<double*>(data), part);
+        else
+            addTo(static_cast<float*>(data), part);
+    }
+    return true;
 }
 
 }  // namespace fmm

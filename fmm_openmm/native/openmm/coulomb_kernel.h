@@ -7,6 +7,7 @@
 
 #include "coulomb_program.h"
 #include "python.h"
+#include "remote_devices.h"
 #include "side_stream.h"
 #include "openmm/PythonForce.h"
 #include "openmm/kernels.h"
@@ -36,6 +37,7 @@ private:
     void prepare();
     void abandonPending();
     void begin();
+    void evaluateRemotely();
     void raisePriority();
     double finish();
     double invalidateAndRetry();
@@ -46,6 +48,12 @@ private:
     std::map<int, std::string> request(int what);
     std::map<int, std::string> requestWithPositions(int what);
     void adopt(std::map<int, std::string>& answer);
+    void makePrograms(const std::string& program);
+    void discardPrograms();
+    void setBox();
+    void setParts();
+    template <class Act>
+    void onEachDevice(Act act);
     void moveBoxes();
     void refine();
     void diagnoseEnergy();
@@ -78,7 +86,11 @@ private:
     std::vector<double> values;
     double box[9];
     int64_t seenRevision = -1;
+    CudaHost host;
     std::unique_ptr<CoulombProgram> program;
+    std::shared_ptr<RemoteDevices> remotes;  // further devices; null if there are none
+    std::vector<std::unique_ptr<CoulombProgram>> remotePrograms;
+    int partsVersion = -1;          // of the parts of the devices that programs have
     std::vector<double> positions;  // sent to Python with a request
     CUstream stream = nullptr;
     std::unique_ptr<SideStream> priorityStream;  // replaces OpenMM's stream in large systems

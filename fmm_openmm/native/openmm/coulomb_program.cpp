@@ -1,6 +1,7 @@
 #include "coulomb_program.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 using namespace OpenMM;
@@ -19,15 +20,26 @@ static bool isKnown(const Matrix& box) {
     return box[0] > 0;
 }
 
-CoulombProgram::CoulombProgram(CudaContext& cuda, const std::string& program)
+// The phases of an evaluation up to `last`. Those for several devices are not in other programs.
+static std::vector<std::string> phasesTo(const std::vector<std::string>& last, bool hasFarField) {
+    std::vector<std::string> phases = {phase::EVALUATE};
+    if (hasFarField) phases.push_back(phase::FAR);
+    phases.push_back(phase::NEAR);
+    phases.insert(phases.end(), last.begin(), last.end());
+    return phases;
+}
+
+CoulombProgram::CoulombProgram(CudaContext& cuda, Host& host, const std::string& program,
+                               unsigned eventFlags, bool hasFarField)
     : cuda(cuda),
-      host(cuda),
+      hasFarField(hasFarField),
       executor(host, program),
-      withForces({phase::EVALUATE, phase::EXPORT}),
-      withoutForces({phase::EVALUATE, phase::GATHER}),
-      deferred({phase::EVALUATE}) {
-    if (executor.has("outside"))
-        check(cuEventCreate(&sorted, cuda.getEventFlags()), "making an event");
+      withForces(phasesTo({phase::EXPORT}, hasFarField)),
+      withoutForces(phasesTo({phase::GATHER}, hasFarField)),
+      deferred(phasesTo({}, hasFarField)) {
+    if (executor.has("outside")) check(cuEventCreate(&sorted, eventFlags), "making an event");
+    if (!executor.download("share", allBoxes, sizeof(allBoxes)))
+        throw Failure("the plugin and the package are of different versions");
 }
 
 CoulombProgram::~CoulombProgram() {
@@ -100,6 +112,13 @@ void CoulombProgram::setCellOffsets(CUstream stream) {
     cellOffsets.clear();
     executor.upload("cell_offsets", latest.data(), bytes, stream);
     cellOffsets.assign(latest.begin(), latest.begin() + cuda.getNumAtoms());
+}
+
+void CoulombProgram::setPart(const Part& part, CUstream stream) {
+    const int all = allBoxes[1];
+    const int share[4] = {(int)std::lround(part.first * all), (int)std::lround(part.end * all), 0,
+                          hasFarField ? all : 0};
+    executor.upload("share", share, sizeof(share), stream);
 }
 
 void CoulombProgram::evaluate(CUstream stream, End end, bool potentials) {

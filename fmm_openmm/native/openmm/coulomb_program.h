@@ -1,10 +1,12 @@
-// The FMM's program in OpenMM's CUDA context. Its boxes deform with the periodic cell.
+// The FMM's program in a CUDA context with OpenMM's arrays. Its boxes deform with the periodic
+// cell.
 #pragma once
 #include <string>
 
 #include "../core/executor.h"
 #include "cell.h"
 #include "cuda_host.h"
+#include "remote_devices.h"
 
 namespace fmm {
 
@@ -15,10 +17,13 @@ enum class End {
     DEFERRED  // the caller will call exportForces()
 };
 
-// All members require OpenMM's context to be current.
+// All members require the host's context to be current.
 class CoulombProgram {
 public:
-    CoulombProgram(OpenMM::CudaContext& cuda, const std::string& program);
+    // `eventFlags` are those of events that OpenMM waits for. If several devices share the work,
+    // one of them has the far field.
+    CoulombProgram(OpenMM::CudaContext& cuda, Host& host, const std::string& program,
+                   unsigned eventFlags, bool hasFarField = true);
     ~CoulombProgram();
     CoulombProgram(const CoulombProgram&) = delete;
 
@@ -34,6 +39,10 @@ public:
     void setBox(const double* box, CUstream stream);
 
     void setCharges(const std::string& charges, CUstream stream);
+
+    // Compute the near field in a part of the boxes, from the next evaluation on. Requires a
+    // program for several devices.
+    void setPart(const Part& part, CUstream stream);
 
     // Queue an evaluation at OpenMM's positions. Potentials and the energy are computed if
     // `potentials` is set.
@@ -75,11 +84,12 @@ private:
     void setCellOffsets(CUstream stream);
 
     OpenMM::CudaContext& cuda;
-    CudaHost host;
+    const bool hasFarField;
     Executor executor;
     Graph withForces, withoutForces, deferred;
     bool potentialsWanted = true;  // the value of potentials_wanted on the device
     CUevent sorted = nullptr;      // null unless boxes cover only the particles
+    int allBoxes[4];               // first and end of all boxes, for near and far field
     Boxes boxes = {};
     ForceLimits limits = {};
     // a matrix of zeros means none

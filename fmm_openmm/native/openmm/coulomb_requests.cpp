@@ -34,11 +34,13 @@ void CoulombKernel::readContext() {
     values = now;
     if (changed) seenRevision = -1;  // forces another request if this one fails
     if (!program || !program->isSetFor(box)) readBox();
+    if (remotes && remotes->version() != partsVersion) setParts();
     if (!changed) return;
     auto answer = requestWithPositions(CHARGES);
     if (answer.count(CHARGES)) {
         examined = false;
-        program->setCharges(answer[CHARGES], stream);
+        onEachDevice(
+            [&](CoulombProgram& each, CUstream queue) { each.setCharges(answer[CHARGES], queue); });
         program->setLimits(answer[FORCES]);
     } else
         adopt(answer);
@@ -48,7 +50,7 @@ void CoulombKernel::readContext() {
 
 // Set the box; ask Python for other boxes if the present ones cannot be used in it.
 void CoulombKernel::readBox() {
-    if (program && program->boxesServe(box)) return program->setBox(box, stream);
+    if (program && program->boxesServe(box)) return setBox();
     auto answer = requestWithPositions(program ? PARAMETERS : PROGRAM);
     adopt(answer);
 }
@@ -71,7 +73,7 @@ std::map<int, std::string> CoulombKernel::request(int what) {
     positions.clear();
     if (!inbox.items.count(DONE)) {  // Python's program may differ from ours
         synchronise();
-        program.reset();
+        discardPrograms();
     }
     inbox.check();
     if (inbox.items.count(BAD_INPUT)) throw BadInput(inbox.items[BAD_INPUT]);
@@ -85,12 +87,59 @@ void CoulombKernel::adopt(std::map<int, std::string>& answer) {
     if (answer.count(PROGRAM)) {
         synchronise();
         examined = false;
-        program.reset();
-        program.reset(new CoulombProgram(cuda, answer[PROGRAM]));
+        discardPrograms();
+        makePrograms(answer[PROGRAM]);
     }
-    program->setBoxes(answer[PARAMETERS]);
+    onEachDevice([&](CoulombProgram& each, CUstream) { each.setBoxes(answer[PARAMETERS]); });
     program->setLimits(answer[FORCES]);
-    program->setBox(box, stream);
+    setBox();
+}
+
+// The first further device has the far field, which takes about as long as what OpenMM's device
+// does besides forces.
+void CoulombKernel::makePrograms(const std::string& bytes) {
+    program.reset(new CoulombProgram(cuda, host, bytes, cuda.getEventFlags(), !remotes));
+    if (!remotes) return;
+    for (int i = 0; i < remotes->number(); i++) {
+        RemoteDevice& device = (*remotes)[i];
+        RemoteDevice::Entry entry(&device);
+        remotePrograms.emplace_back(
+            new CoulombProgram(cuda, device.host(), bytes, CU_EVENT_DISABLE_TIMING, i == 0));
+    }
+    setParts();
+}
+
+void CoulombKernel::discardPrograms() {
+    for (int i = 0; i < (int)remotePrograms.size(); i++) {
+        RemoteDevice::Entry entry(&(*remotes)[i]);
+        remotePrograms[i].reset();
+    }
+    remotePrograms.clear();
+    program.reset();
+}
+
+// Calls act(program, stream) for OpenMM's device and all further ones.
+template <class Act>
+void CoulombKernel::onEachDevice(Act act) {
+    act(*program, stream);
+    for (int i = 0; i < (int)remotePrograms.size(); i++) {
+        RemoteDevice& device = (*remotes)[i];
+        RemoteDevice::Entry entry(&device);
+        act(*remotePrograms[i], device.coulombStream());
+    }
+}
+
+void CoulombKernel::setBox() {
+    onEachDevice([&](CoulombProgram& each, CUstream queue) { each.setBox(box, queue); });
+}
+
+void CoulombKernel::setParts() {
+    partsVersion = remotes->version();
+    int next = -1;  // OpenMM's device is the first
+    onEachDevice([&](CoulombProgram& each, CUstream queue) {
+        each.setPart(next < 0 ? remotes->ownPart() : remotes->part(next), queue);
+        next++;
+    });
 }
 
 void CoulombKernel::readPositions() {

@@ -17,6 +17,10 @@ static const char* OWN_NAMES =
 
 CUmodule CudaHost::compile(const std::string& source) {
     ContextSelector selector(context);
+    return load(source);
+}
+
+CUmodule CudaHost::load(const std::string& source) const {
     return context.createModule(OWN_NAMES + source, COMPILER_OPTIONS);
 }
 
@@ -42,6 +46,27 @@ bool CudaHost::find(const std::string& array, CUdeviceptr& address) {
     return true;
 }
 
+int energiesOf(const CudaContext& cuda) {
+    return cuda.getNumThreadBlocks() * CudaContext::ThreadBlockSize;
+}
+
+// Number of other devices of the same model to whose memory a device has access.
+static int countPeers(CUdevice device, const std::string& model) {
+    int devices, peers = 0;
+    check(cuDeviceGetCount(&devices), "asking for devices");
+    for (int i = 0; i < devices; i++) {
+        CUdevice other;
+        char name[256];
+        int access = 0;
+        check(cuDeviceGet(&other, i), "asking for a device");
+        check(cuDeviceGetName(name, sizeof(name), other), "asking a device");
+        if (other != device && model == name)
+            check(cuDeviceCanAccessPeer(&access, device, other), "asking the devices");
+        peers += access;
+    }
+    return peers;
+}
+
 DevicePlace::DevicePlace(CudaContext& cuda) : Place() {
     const CUdevice device = cuda.getDevice();
     check(cuDeviceGetName(name, sizeof(name), device), "asking the device");
@@ -57,6 +82,8 @@ DevicePlace::DevicePlace(CudaContext& cuda) : Place() {
     particles = cuda.getNumAtoms();
     padded = cuda.getPaddedNumAtoms();
     devices = cuda.getPlatformData().contexts.size();
+    peers = countPeers(device, name);
+    energies = energiesOf(cuda);
 }
 
 }  // namespace fmm

@@ -13,9 +13,16 @@ public:
     void reportCompilation() override;
     bool find(const std::string& array, CUdeviceptr& address) override;
 
+protected:
+    // Compiles a source for the device and loads it in the current context.
+    CUmodule load(const std::string& source) const;
+
 private:
     OpenMM::CudaContext& context;
 };
+
+// Number of elements of OpenMM's energy buffer, also before it is allocated.
+int energiesOf(const OpenMM::CudaContext& cuda);
 
 // Properties of a Context and of its first device, for Python.
 struct DevicePlace : Place {

@@ -49,14 +49,22 @@ void Interaction::setSites(const std::vector<int>& typeOfParticle,
     for (size_t s = 0; s < slot.size(); s++) start[s + 1] += start[s];
 }
 
+// Calls act(replica, stream) for every device.
+template <class Act>
+void SiteList::onEachDevice(Act act) {
+    for (auto& each : replicas) {
+        RemoteDevice::Entry entry(each.device);
+        act(each, each.device ? each.device->pairStream() : cuda.getCurrentStream());
+    }
+}
+
 SiteList::SiteList(CudaContext& cuda, const Interaction& interaction)
     : cuda(cuda),
       host(cuda),
       interaction(interaction),
       buffer(std::min(FIRST_BUFFER, MAX_BUFFER_SHARE * interaction.cutoff)) {
     try {
-        check(cuMemHostAlloc((void**)&state, sizeof(State), 0), "allocating pinned memory");
-        check(cuEventCreate(&reported, cuda.getEventFlags()), "making an event");
+        addReplica(nullptr);
         readBox();
         build();
     } catch (...) {
@@ -66,14 +74,38 @@ SiteList::SiteList(CudaContext& cuda, const Interaction& interaction)
 }
 
 SiteList::~SiteList() {
-    cuStreamSynchronize(cuda.getCurrentStream());
     release();
 }
 
+void SiteList::addReplica(RemoteDevice* device) {
+    RemoteDevice::Entry entry(device);
+    replicas.push_back({device});
+    Replica& made = replicas.back();
+    check(cuMemHostAlloc((void**)&made.state, sizeof(State), 0), "allocating pinned memory");
+    check(cuEventCreate(&made.reported, cuda.getEventFlags()), "making an event");
+}
+
 void SiteList::release() {
-    executor.reset();
-    if (reported) cuEventDestroy(reported);
-    if (state) cuMemFreeHost(state);
+    discardPrograms();
+    for (auto& each : replicas) {
+        RemoteDevice::Entry entry(each.device);
+        if (each.reported) cuEventDestroy(each.reported);
+        if (each.state) cuMemFreeHost(each.state);
+    }
+    replicas.clear();
+}
+
+void SiteList::discardPrograms() {
+    onEachDevice([](Replica& each, CUstream stream) {
+        cuStreamSynchronize(stream);
+        each.executor.reset();
+    });
+}
+
+void SiteList::shareWith(std::shared_ptr<RemoteDevices> devices) {
+    remotes = std::move(devices);
+    discardPrograms();  // a program that shares the pairs is built at the next evaluation
+    for (int i = 0; i < remotes->number(); i++) addReplica(&(*remotes)[i]);
 }
 
 void SiteList::readBox() {
@@ -84,8 +116,7 @@ void SiteList::readBox() {
 
 // Builds a program for the present box, with capacity for the longest lists so far.
 void SiteList::build() {
-    check(cuStreamSynchronize(cuda.getCurrentStream()), "computing");
-    executor.reset();
+    discardPrograms();
     Sites sites = {};
     sites.number = interaction.slot.size();
     sites.types = interaction.types;
@@ -93,10 +124,11 @@ void SiteList::build() {
     sites.deterministic = cuda.getPlatformData().deterministicForces;
     sites.entries = entries;
     sites.masked = masked;
-    sites.energies = cuda.getNumThreadBlocks() * CudaContext::ThreadBlockSize;
+    sites.energies = energiesOf(cuda);
     sites.cutoff = interaction.cutoff;
     sites.switching = interaction.switching;
     sites.radius = interaction.cutoff + buffer;
+    sites.shared = remotes != nullptr;
     sites.functions = interaction.functions.c_str();
     std::copy(box, box + 9, sites.box);
     std::copy(box, box + 9, builtFor);
@@ -105,7 +137,10 @@ void SiteList::build() {
     python.pair_program(&sites, &place, &inbox);
     inbox.check();
     if (inbox.items.count(FAILURE)) throw OpenMMException(inbox.items[FAILURE]);
-    executor.reset(new Executor(host, inbox.items[PROGRAM]));
+    onEachDevice([&](Replica& each, CUstream) {
+        each.executor.reset(
+            new Executor(each.device ? each.device->host() : host, inbox.items[PROGRAM]));
+    });
     forcedBuilds = 0;
     upload();
     capacityUnverified = true;
@@ -113,15 +148,16 @@ void SiteList::build() {
 
 // Uploads sites and coefficients; lists will be rebuilt.
 void SiteList::upload() {
-    const CUstream stream = cuda.getCurrentStream();
-    executor->upload("slot", bytesOf(interaction.slot), stream);
-    executor->upload("type", bytesOf(interaction.type), stream);
-    executor->upload("start", bytesOf(interaction.start), stream);
-    if (!interaction.partner.empty())
-        executor->upload("partner", bytesOf(interaction.partner), stream);
+    onEachDevice([&](Replica& each, CUstream stream) {
+        each.executor->upload("slot", bytesOf(interaction.slot), stream);
+        each.executor->upload("type", bytesOf(interaction.type), stream);
+        each.executor->upload("start", bytesOf(interaction.start), stream);
+        if (!interaction.partner.empty())
+            each.executor->upload("partner", bytesOf(interaction.partner), stream);
+    });
     uploadTable();
     uploadCell();
-    executor->run(phase::SETUP, stream);
+    onEachDevice([](Replica& each, CUstream stream) { each.executor->run(phase::SETUP, stream); });
     builds = 0;
 }
 
@@ -133,8 +169,9 @@ void SiteList::uploadTable() {
         table.push_back((plain ? 6 : 1) * interaction.attraction[k]);
     }
     const std::vector<float> rounded(table.begin(), table.end());
-    executor->upload("pairs", cuda.getUseDoublePrecision() ? bytesOf(table) : bytesOf(rounded),
-                     cuda.getCurrentStream());
+    const std::string bytes = cuda.getUseDoublePrecision() ? bytesOf(table) : bytesOf(rounded);
+    onEachDevice(
+        [&](Replica& each, CUstream stream) { each.executor->upload("pairs", bytes, stream); });
 }
 
 void SiteList::update(const Interaction& other) {
@@ -145,7 +182,7 @@ void SiteList::update(const Interaction& other) {
         other.periodic == interaction.periodic && other.functions == interaction.functions;
     const bool moved = other.type != interaction.type;  // types of sites have changed
     interaction = other;
-    if (!executor) return;
+    if (!isBuilt()) return;
     if (!same)
         build();
     else if (moved)
@@ -157,13 +194,14 @@ void SiteList::update(const Interaction& other) {
 void SiteList::setTable(const Interaction& other) {
     interaction.repulsion = other.repulsion;
     interaction.attraction = other.attraction;
-    if (executor) uploadTable();
+    if (isBuilt()) uploadTable();
 }
 
 // Uploads the cell and invalidates the list. The radius includes a margin for rounding of
 // coordinates in the cell, half a unit in the last place for both sites, when the list is built and
-// when it is used.
+// when it is used. The parts of the devices change with the list.
 void SiteList::uploadCell() {
+    if (remotes) uploadParts();
     if (interaction.cutoff == 0) return;
     const double widest = std::max({box[0], box[4], box[8], interaction.cutoff});
     const double rounding = (cuda.getUseDoublePrecision() ? 0x1p-53 : 0x1p-24) * widest;
@@ -171,74 +209,111 @@ void SiteList::uploadCell() {
     std::copy(box, box + 9, cell.vectors);
     cell.radius = (interaction.cutoff + buffer) * (1 + 1e-6) + 4 * rounding;
     cell.limit = 0.25 * buffer * buffer;
-    executor->upload("cell", &cell, sizeof(cell), cuda.getCurrentStream());
-    check(cuMemsetD32Async(executor->address("state") + offsetof(State, built), 0, 1,
-                           cuda.getCurrentStream()),
-          "clearing");
+    onEachDevice([&](Replica& each, CUstream stream) {
+        each.executor->upload("cell", &cell, sizeof(cell), stream);
+        check(cuMemsetD32Async(each.executor->address("state") + offsetof(State, built), 0, 1,
+                               stream),
+              "clearing");
+    });
     forcedBuilds++;
 }
 
+void SiteList::uploadParts() {
+    partsVersion = remotes->version();
+    int next = -1;  // OpenMM's device is the first
+    onEachDevice([&](Replica& each, CUstream stream) {
+        const Part part = next < 0 ? remotes->ownPart() : remotes->part(next);
+        const int rows[2] = {(int)std::lround(part.first * WHOLE),
+                             (int)std::lround(part.end * WHOLE)};
+        each.executor->upload("share", rows, sizeof(rows), stream);
+        next++;
+    });
+}
+
+bool SiteList::isBuilt() const {
+    return std::all_of(replicas.begin(), replicas.end(),
+                       [](const Replica& each) { return bool(each.executor); });
+}
+
 void SiteList::prepare() {
-    const CUstream stream = cuda.getCurrentStream();
+    if (remotes) remotes->send();
     double before[9];
     std::copy(box, box + 9, before);
     readBox();
-    bool fits = executor != nullptr;
+    bool fits = isBuilt();
     for (int i = 0; i < 9; i += 4)
         fits = fits && box[i] <= MAX_BOX_CHANGE * builtFor[i] &&
                builtFor[i] <= MAX_BOX_CHANGE * box[i];
     if (!fits)
         build();
-    else if (!std::equal(box, box + 9, before))
+    else if (!std::equal(box, box + 9, before) || (remotes && partsVersion != remotes->version()))
         uploadCell();
-    executor->run(phase::LIST, stream);
-    if (capacityUnverified && interaction.cutoff > 0) ensureCapacity(stream);
+    onEachDevice([](Replica& each, CUstream stream) { each.executor->run(phase::LIST, stream); });
+    if (capacityUnverified && interaction.cutoff > 0) ensureCapacity();
     capacityUnverified = false;
 }
 
 void SiteList::compute(bool forces, bool energy) {
-    const CUstream stream = cuda.getCurrentStream();
-    executor->run(!forces ? phase::ENERGY : (energy ? phase::BOTH : phase::FORCES), stream);
-    if (interaction.cutoff > 0) report(stream);
+    onEachDevice([&](Replica& each, CUstream stream) {
+        each.executor->run(!forces ? phase::ENERGY : (energy ? phase::BOTH : phase::FORCES),
+                           stream);
+    });
+    if (interaction.cutoff > 0) report();
 }
 
 // Waits for the first list and enlarges the capacity until all lists fit.
-void SiteList::ensureCapacity(CUstream stream) {
+void SiteList::ensureCapacity() {
     for (;;) {
-        executor->run(phase::SEARCH, stream);
-        check(cuMemcpyDtoHAsync(state, executor->address("state"), sizeof(State), stream),
-              "copying");
-        check(cuStreamSynchronize(stream), "listing pairs");
-        strayed = state->strayed;
-        if (!state->too_long) return;
+        onEachDevice(
+            [](Replica& each, CUstream stream) { each.executor->run(phase::SEARCH, stream); });
+        requestReports();
+        readReports();
+        if (!tooLong) return;
         grow();
-        executor->run(phase::LIST, stream);
+        onEachDevice(
+            [](Replica& each, CUstream stream) { each.executor->run(phase::LIST, stream); });
     }
 }
 
 // Enlarges the capacity of lists. Until then, the kernels compute pairs without lists where these
 // are too long, which is slow but complete.
 void SiteList::grow() {
-    entries = std::max(entries, state->entries);
-    masked = std::max(masked, state->masked);
+    for (const auto& each : replicas) {
+        entries = std::max(entries, each.state->entries);
+        masked = std::max(masked, each.state->masked);
+    }
     build();
 }
 
-// Copies the device's state, and reads it a fixed number of evaluations later: nothing waits for
-// the copy, and the consequences do not depend on timing.
-void SiteList::report(CUstream stream) {
+// Copies the devices' states, and reads them a fixed number of evaluations later: nothing waits for
+// the copies, and the consequences do not depend on timing.
+void SiteList::report() {
     const int since = ++evaluations % REPORT_INTERVAL;
-    if (since == 0) {
-        check(cuMemcpyDtoHAsync(state, executor->address("state"), sizeof(State), stream),
-              "copying");
-        check(cuEventRecord(reported, stream), "recording an event");
-    } else if (since == REPORT_DELAY && evaluations > REPORT_INTERVAL) {
-        check(cuEventSynchronize(reported), "computing");
-        strayed = state->strayed;
-        if (state->too_long)
+    if (since == 0)
+        requestReports();
+    else if (since == REPORT_DELAY && evaluations > REPORT_INTERVAL) {
+        readReports();
+        if (tooLong)
             grow();
         else
             adaptBuffer();
+    }
+}
+
+void SiteList::requestReports() {
+    onEachDevice([](Replica& each, CUstream stream) {
+        check(cuMemcpyDtoHAsync(each.state, each.executor->address("state"), sizeof(State), stream),
+              "copying");
+        check(cuEventRecord(each.reported, stream), "recording an event");
+    });
+}
+
+void SiteList::readReports() {
+    strayed = tooLong = false;
+    for (const auto& each : replicas) {
+        check(cuEventSynchronize(each.reported), "computing");
+        strayed = strayed || each.state->strayed;
+        tooLong = tooLong || each.state->too_long;
     }
 }
 
@@ -251,8 +326,9 @@ void SiteList::report(CUstream stream) {
 // is least for 3 buffer^2 + 2 LIST_COST speed buffer = LIST_COST speed cutoff. Lists that were
 // rebuilt because the box changed are not counted.
 void SiteList::adaptBuffer() {
-    const int lists = state->builds - builds - forcedBuilds;
-    builds = state->builds;
+    const State& state = *replicas.front().state;
+    const int lists = state.builds - builds - forcedBuilds;
+    builds = state.builds;
     forcedBuilds = 0;
     const double speed = LIST_COST * std::max(0, lists) * buffer / REPORT_INTERVAL;
     double wanted = (std::sqrt(speed * speed + 3 * speed * interaction.cutoff) - speed) / 3;

@@ -8,6 +8,7 @@
 
 #include "../core/executor.h"
 #include "cuda_host.h"
+#include "remote_devices.h"
 
 namespace fmm {
 
@@ -55,6 +56,9 @@ public:
     // Use other coefficients.
     void setTable(const Interaction& interaction);
 
+    // Compute with further devices from the next evaluation on.
+    void shareWith(std::shared_ptr<RemoteDevices> devices);
+
     // Queue on OpenMM's current stream fetching the coordinates of sites, and sorting them if lists
     // are outdated.
     void prepare();
@@ -67,15 +71,31 @@ public:
     bool hasStrayed() const { return strayed; }
 
 private:
+    // What each device has.
+    struct Replica {
+        RemoteDevice* device;    // null for OpenMM's own
+        State* state = nullptr;  // pinned; the device's last report
+        CUevent reported = nullptr;
+        std::unique_ptr<Executor> executor;  // null after an error
+    };
+
+    template <class Act>
+    void onEachDevice(Act act);
+    void addReplica(RemoteDevice* device);
     void release();
+    void discardPrograms();
+    bool isBuilt() const;
     void build();
     void upload();
     void uploadTable();
     void readBox();
     void uploadCell();
-    void ensureCapacity(CUstream stream);
+    void uploadParts();
+    void ensureCapacity();
     void grow();
-    void report(CUstream stream);
+    void report();
+    void requestReports();
+    void readReports();
     void adaptBuffer();
 
     OpenMM::CudaContext& cuda;
@@ -87,10 +107,11 @@ private:
     int entries = 0, masked = 0;     // maximum lengths of lists so far
     bool capacityUnverified = true;  // whether the capacity of lists has not been tested yet
     bool strayed = false;
+    bool tooLong = false;  // whether a list exceeded its capacity
     int evaluations = 0, forcedBuilds = 0, builds = 0;
-    State* state = nullptr;  // pinned; the device's last report
-    CUevent reported = nullptr;
-    std::unique_ptr<Executor> executor;  // null after an error
+    int partsVersion = 0;                    // of the parts of the devices in use
+    std::shared_ptr<RemoteDevices> remotes;  // further devices; null if there are none
+    std::vector<Replica> replicas;           // the first is OpenMM's device
 };
 
 }  // namespace fmm

@@ -103,7 +103,14 @@ void SitePairs::setTable(const Interaction& interaction) {
 }
 
 double SitePairs::execute(bool forces, bool energy) {
-    if (!engine && !sites.slot.empty()) engine.reset(new SiteList(cuda, sites));
+    if (!engine && !sites.slot.empty()) {
+        engine.reset(new SiteList(cuda, sites));
+        sharing = false;
+    }
+    if (engine && !sharing) {
+        sharing = true;
+        if (auto remotes = RemoteDevices::in(cuda)) engine->shareWith(remotes);
+    }
     delayReordering();
     const bool isPending = CoulombKernel::beginIn(cuda);
     if (engine) {

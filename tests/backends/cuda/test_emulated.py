@@ -18,6 +18,7 @@ from fmm_openmm.backends.cuda.program import (
     Interface,
     Kernel,
     Launch,
+    Phase,
     Program,
     Share,
 )
@@ -423,7 +424,8 @@ def test_the_sums_of_several_blocks(folder):
 )
 def test_shares_add_up(cell, dtype, smoothing, levels, cut, folder):
     """Forces, potentials and energy of two shares, and of two others that the same program takes
-    without being made anew. Neither reads what only the other computes."""
+    without being made anew. Neither reads what only the other computes. The far field is divided
+    too, or computed in one of them."""
     if cell == "open":
         lattice, width = PaddedLattice(np.array(SPANS[cell]), 2.0), 1.0
         positions, charges, pairs = charges_in(0.15, lattice.span - 0.35)
@@ -438,11 +440,14 @@ def test_shares_add_up(cell, dtype, smoothing, levels, cut, folder):
     )
     interface, small = Interface("mixed", 160), 1e-13 if dtype == np.float64 else 1e-6
 
-    def results(stages):
+    def results(stages, share=None):
         index = between_openmm(stages, positions)
         if "outside" in stages.buffers:
             stages.buffers["outside"][...] = 0
-        stages.run(width)
+        if share:
+            stages.buffers["share"][...] = np.reshape(share, (2, 2))
+        has_far = share is None or share[2] < share[3]
+        stages.run(width, without=() if has_far else (Phase.FAR,))
         sums = Sums.from_buffer(stages.buffers["sums"])
         forces, potentials = forces_in_openmm(stages, index), stages.buffers["potentials"]
         return forces, potentials.astype(float), np.array(sums.energy), np.array(sums.squares)
@@ -450,17 +455,23 @@ def test_shares_add_up(cell, dtype, smoothing, levels, cut, folder):
     whole = results(EmulatedStages(wanted, folder, interface))
     for first_end in (cut, boxes - cut):
         shares = []
-        for share in ((0, first_end), (first_end, boxes)):
+        far_end = first_end if first_end == cut else 0
+        for share in ((0, first_end, 0, far_end), (first_end, boxes, far_end, boxes)):
             stages = EmulatedStages(wanted, folder, interface, share=Share(0, 1, boxes))
-            stages.buffers["share"][...] = share
-            shares.append(results(stages))
+            shares.append(results(stages, share))
         for all_of_it, *parts in zip(whole[:3], *(each[:3] for each in shares), strict=True):
             assert all(np.linalg.norm(part) > 0 for part in parts)
-            assert np.linalg.norm(sum(parts) - all_of_it) <= small * np.linalg.norm(all_of_it)
+            rounding = 2.0**-32 * all_of_it.size**0.5  # of forces in fixed point
+            assert (
+                np.linalg.norm(sum(parts) - all_of_it)
+                <= small * np.linalg.norm(all_of_it) + rounding
+            )
         in_both = (shares[0][1] != 0) & (shares[1][1] != 0)
-        assert in_both.any() == (smoothing > 0)
-        if dtype is np.float32:  # without the particles whose parts are in both
-            assert 0.5 * whole[3] < shares[0][3] + shares[1][3] < whole[3]
+        assert in_both.any() == (smoothing > 0 or far_end == 0)
+        if dtype is np.float32:  # without the particles of which neither computes all
+            near = (boxes - first_end) / boxes if far_end == 0 else 1.0
+            assert 0.5 * near * whole[3] < shares[0][3] + shares[1][3] < whole[3]
+            assert (shares[0][3] > 0) == (far_end > 0)
 
 
 def test_a_share_has_no_virial():

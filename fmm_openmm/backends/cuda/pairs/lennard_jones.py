@@ -18,6 +18,9 @@ The kernels say how it works (``kernels/pairs/lennard_jones_list.cu``,
                                  new list
 ``state``    (8,) int32          ``State`` of ``kernels/pairs/sites.cuh``; the first zeroed for a
                                  new list
+``share``    (2,) int32          first and end of the rows of cells whose pairs this device computes
+                                 where several share them, in units of 1 / ``WHOLE``; may
+                                 change, with a new list
 ===========  ==================  ===================================================================
 """
 
@@ -27,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fmm_openmm.backends.cuda.abi import Cell, State
+from fmm_openmm.backends.cuda.abi import WHOLE, Cell, State
 from fmm_openmm.backends.cuda.program import (
     SETUP,
     Device,
@@ -76,6 +79,7 @@ class Sites:
         energies: elements of OpenMM's energy buffer.
         functions: source of the functions f and g of a pair's energy A f(r) - B g(r) and of their
             slopes (``kernels/pairs/pair.cuh``); empty for 1/r^12 and 1/r^6.
+        shared: whether several devices share the pairs.
     """
 
     number: int
@@ -90,6 +94,7 @@ class Sites:
     masked: int
     energies: int
     functions: str = ""
+    shared: bool = False
 
     @property
     def lanes(self) -> int:
@@ -214,6 +219,7 @@ def _macros(sites: Sites, interface: Interface, resident: int) -> dict:
         "SEARCHED": int(sites.searched),
         "LIST_BLOCKS": resident,
         "DETERMINISTIC": int(sites.deterministic),
+        "HAS_SHARE": int(sites.shared),
         **({"PAIR_FUNCTIONS": sites.functions} if sites.functions else {}),
     }
 
@@ -257,7 +263,8 @@ def _list(b: ProgramBuilder, sites: Sites, blocks: int) -> None:
     b.launch(
         "list_sites", blocks, LIST_THREADS, capacity, np.int32(sites.rows), np.int32(sites.cells),
         "posq", "type", "cell", "home", "sorted", "reference", "position", "number",
-        "number_before", "place", "count", "row_start", "grid", "state", cooperative=True,
+        "number_before", "place", "count", "row_start", "row_sites", "grid", "state",
+        cooperative=True,
     )  # fmt: skip
 
 
@@ -270,7 +277,7 @@ def _search(b: ProgramBuilder, sites: Sites, device: Device) -> None:
     b.launch(
         "search_sites", blocks, LIST_THREADS, np.int32(sites.capacity), "home", "position",
         "number", "row_start", "grid", "cell", "partners", "partner", "entry", "masked", "length",
-        *_lengths(sites), "state",
+        *_lengths(sites), "share", "state",
     )  # fmt: skip
 
 
@@ -286,7 +293,7 @@ def _pairs(b: ProgramBuilder, sites: Sites, interface: Interface, wanted: str) -
     b.launch(
         kernel, -(-sites.clusters * sites.lanes // PAIR_THREADS), PAIR_THREADS, capacity,
         *_lengths(sites), "home", "position", "number", "row_start", "grid", "entry", "masked",
-        "length", "pairs", "cell", "partners", "partner", "state", "force_buffer", padded,
+        "length", "pairs", "cell", "partners", "partner", "share", "state", "force_buffer", padded,
         "reaction", "energy_buffer", np.int32(sites.energies),
     )  # fmt: skip
     if sites.half(interface.precision) and wanted != Phase.ENERGY:
@@ -322,11 +329,13 @@ def _buffers(b: ProgramBuilder, sites: Sites, interface: Interface) -> None:
         ("reaction", (capacity + 1, 4) if sites.half(interface.precision) else 1, np.float32),
     ):
         b.buffer(name, shape, dtype)
+    b.table("share", [0, WHOLE], np.int32)
     if listed:
         for name, shape in (
             ("sorted", (capacity, 4)),
             ("number_before", capacity),
             ("place", (capacity, 2)),
+            ("row_sites", sites.rows if sites.shared else 1),
         ):
             b.buffer(name, shape, np.int32)
     b.buffer("posq", (interface.padded, 4), real, external=True)

@@ -16,7 +16,7 @@ from fmm_openmm.backends.cuda.pipeline.setup_tables import setup_tables
 from fmm_openmm.backends.cuda.pipeline.sort import clear_counts, clears_counts_late, sort
 from fmm_openmm.backends.cuda.pipeline.term import Term, term_moments
 from fmm_openmm.backends.cuda.pipeline.virial import virial
-from fmm_openmm.backends.cuda.program import Device, Interface, Program, Share
+from fmm_openmm.backends.cuda.program import SETUP, Device, Interface, Phase, Program, Share
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import ORIGIN, BoxLattice
 from fmm_openmm.driver import evaluate
@@ -29,6 +29,10 @@ from fmm_openmm.units import COULOMB_CONSTANT
 
 MOST_PARTICLES = 2**28 - 1
 """Parts of particles have numbers of 32 bits, 8 to a particle."""
+
+
+NOT_FAR = {SETUP, "sort", "term", "p2m", "p2p", "gather", "export"}
+"""Stages that are no part of the far field after the moments."""
 
 
 class Description(Stages):
@@ -98,9 +102,10 @@ def build(
             None for the program of a solver.
         with_virial: also compute the virial, shape (3, 3), kJ/mol, into the buffer "virial"; not
             with levels.
-        share: boxes whose parts get results; None for all.
-        term: added to the results on OpenMM's arrays, by the program of the share with the first
-            box.
+        share: boxes whose parts get results; None for all. Inside OpenMM the steps of
+            :attr:`Phase.FAR` may be left out where "share" has no boxes with a far field.
+        term: added to the results on OpenMM's arrays, by the program whose share of the near field
+            has the first box.
 
     Raises:
         UnsupportedError: too many particles, levels that the kernels cannot do, or an order whose
@@ -110,7 +115,11 @@ def build(
     if share and with_virial:
         raise UnsupportedError("the virial is computed for all boxes, not for a share")
     b = builder(specification, device, virial=with_virial, share=share)
-    return described(b, Description(b, specification, interface, term))
+    program = described(b, Description(b, specification, interface, term))
+    if share and interface:
+        far = {step.stage for step in program.steps} - NOT_FAR
+        program.phases |= dict.fromkeys(far, Phase.FAR) | {"p2p": Phase.NEAR}
+    return program
 
 
 def described(b: Builder, stages: Description) -> Program:
@@ -198,7 +207,8 @@ def _shared(b: Builder, specification: Specification) -> None:
     )
     b.buffer("parameters", 41, np.float64)
     b.table("background", coefficients(b.lattice), np.float64)
-    b.table("share", [b.share.first, b.share.end] if b.share else [0, b.boxes], np.int32)
+    boxes = [b.share.first, b.share.end] if b.share else [0, b.boxes]
+    b.table("share", [boxes, boxes], np.int32)
     b.table("charges", specification.charges, b.real)
     b.table("slots", places, np.int32)
     b.buffer("moments", (b.sets, b.terms, *b.root.fft_shape), b.real)

@@ -17,8 +17,8 @@ REGIONS = 2048
 def clears_counts_late(b: Builder, interface: Interface | None) -> bool:
     """Whether counts are zeroed at the end of their use, concurrently with the far field, which
     takes no time. This requires that an evaluation is queued as a whole; if its beginning may be
-    repeated, or stages are queued one by one, the counts are zeroed at the beginning."""
-    return interface is not None and not b.lattice.is_padded
+    repeated, or stages are queued one by one or left out, counts are zeroed at the beginning."""
+    return interface is not None and not b.lattice.is_padded and not b.share
 
 
 def clear_counts(b: Builder) -> None:

@@ -325,6 +325,31 @@ def missing_and_repeated(emulated, positions, vectors):
     return missing, [entry for entry, times in found.items() if times > 1]
 
 
+@pytest.mark.parametrize(
+    ("precision", "limits", "long"),
+    [
+        ("mixed", {"switching": 0.7}, -1),
+        ("double", {}, np.inf),
+        ("mixed", {"vectors": None}, -1),
+        ("double", {"vectors": None, "cutoff": None}, np.inf),
+    ],
+    ids=["once", "twice", "free space", "no cutoff"],
+)
+def test_shares_of_devices_add_up(precision, limits, long, folder, searched, monkeypatch):
+    monkeypatch.setattr(lennard_jones, "LONG", long)
+    positions, problem = system(CELLS["skewed"], **limits)
+    devices = [Emulated(problem, precision, folder, shared=True) for _ in range(2)]
+    exact = problem.evaluate(positions)
+    for cut in (20_000, 45_000):
+        results = []
+        for device, share in zip(devices, ((0, cut), (cut, lennard_jones.WHOLE)), strict=True):
+            device.buffers["share"][:] = share
+            device.buffers["state"][0] = 0
+            results.append(device.evaluate(positions))
+            assert results[-1][1].any()
+        check([sum(parts) for parts in zip(*results, strict=True)], exact, ACCURACY[precision])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_list_has_every_pair_within_its_radius_once(cell, folder, searched):
@@ -434,6 +459,8 @@ def test_constants_of_the_kernels():
         assert re.search(rf"^#define {name} (\d+)", text, re.MULTILINE)[1] == str(
             getattr(lennard_jones, name)
         )
+    text = (kernel_folder() / "pairs" / "search.cuh").read_text(encoding="utf-8")
+    assert f"#define WHOLE {lennard_jones.WHOLE}\n" in text
 
 
 def test_too_many_sites_for_an_entry():
