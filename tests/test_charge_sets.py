@@ -78,11 +78,17 @@ def test_points_and_virial_of_each_set(boundary, backend, precision):
     solver = CoulombSolver(charges[1], box, EXCLUDED, **options)
     result = solver.compute(x, charges=charges, points=points, virial=True)
     small = 1e-12 if precision == "double" else 2e-5
+    # in slabs a GPU computes the virial of one set in boxes that do not cover the points
+    covers_points = boundary in ("periodic", "open") or backend != "cuda"
+    on_cpu = CoulombSolver(charges[1], box, EXCLUDED, **options | {"backend": "cpu"})
     for k, each in enumerate(charges):
         solver.set_charges(each)
+        on_cpu.set_charges(each)
         alone = solver.compute(x, points=points, virial=True)
-        for name in ("potentials", "forces", "point_potentials", "point_fields", "virial"):
+        for name in ("potentials", "forces", "point_potentials", "point_fields"):
             assert relative(getattr(result, name)[k], getattr(alone, name)) < small, name
+        covering = alone if covers_points else on_cpu.compute(x, points=points, virial=True)
+        assert relative(result.virial[k], covering.virial) < small
         assert np.trace(result.virial[k]) == pytest.approx(result.energy[k], rel=1e-12)
     if boundary == "periodic":
         assert relative(result.stress, -result.virial / result.volume) < 1e-14

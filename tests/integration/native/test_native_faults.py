@@ -248,8 +248,8 @@ def test_a_failure_while_a_simulation_runs(water, monkeypatch):
 
 @on_gpu
 def test_memory_that_runs_out_while_a_simulation_runs(water, monkeypatch):
-    def hungry(*arguments):
-        program = build(*arguments)
+    def hungry(*arguments, **options):
+        program = build(*arguments, **options)
         program.buffers["hunger"] = Buffer((2**42,), np.dtype(np.uint8))
         return program
 
