@@ -26,7 +26,7 @@ LIMIT = 300
 def run(ranks, *arguments):
     """The ended ranks of ``python ARGUMENTS``, on one thread each."""
     environment = {**os.environ, "NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = str(ROOT)
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     command = [MPIRUN, "-n", str(ranks), sys.executable, *arguments]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
