@@ -24,7 +24,7 @@ LIBRARY = f"""
 using namespace fmm;
 extern "C" const int sizes[] = {{{", ".join(f"sizeof({kind.__name__})" for kind in STRUCTS)}}};
 extern "C" void ask(const Callbacks* python, Inbox* inbox) {{
-    const Place place = {{MIXED_PRECISION, 3, 32, 132, 1 << 16, 5, "a model", 2}};
+    const Place place = {{MIXED_PRECISION, 3, 32, 132, 1 << 16, 5, "a model", 2, 1, 64}};
     python->open(inbox, nullptr, "text", 4, &place, inbox);
     const double box[9] = {{1, 0, 0, 0, 2, 0, 0, 0, 3}}, values[] = {{0.25, 0.5}};
     const char* names[] = {{"first", "second"}};
