@@ -51,6 +51,16 @@ def test_an_interrupt_delivers_nothing_more(monkeypatch):
     assert len(delivered) == 2
 
 
+class OnOneDevice:
+    """A session of a force that one device computes."""
+
+    def __init__(self, bridge, kernel, context, place):
+        self.bridge, self.kernel, self.context = bridge, kernel, context
+
+    def further_devices(self):
+        return {}
+
+
 def test_a_claim_names_the_parameters_of_the_charges(ions, monkeypatch):
     """The FMMForce of a converted System leaves these parameters to the NonbondedForce."""
     ions.nonbonded.addGlobalParameter("scale", 1.0)
@@ -59,7 +69,7 @@ def test_a_claim_names_the_parameters_of_the_charges(ions, monkeypatch):
     monkeypatch.setattr(callbacks, "_sessions", {})
     monkeypatch.setattr(callbacks, "_deliver", lambda _, kind, data: delivered.update({kind: data}))
     pickled = pickle.dumps(force._bridge)
-    monkeypatch.setattr(callbacks, "Session", lambda *arguments: arguments)
+    monkeypatch.setattr(callbacks, "Session", OnOneDevice)
     place = ctypes.pointer(Place(particles=4))
     callbacks._open(9, 5, ctypes.c_char_p(pickled), len(pickled), place, None)
     assert delivered == {Delivery.CLAIM: b"fmm_revision\0scale", Delivery.DONE: b""}
@@ -74,7 +84,7 @@ def test_what_a_failed_context_left_is_dropped(ions, monkeypatch):
     }
     monkeypatch.setattr(callbacks, "_sessions", left)
     monkeypatch.setattr(callbacks, "_deliver", lambda *_: None)
-    monkeypatch.setattr(callbacks, "Session", lambda *arguments: arguments)
+    monkeypatch.setattr(callbacks, "Session", OnOneDevice)
     pickled = pickle.dumps(force._bridge)
     place = ctypes.pointer(Place(particles=force.getNumParticles()))
     callbacks._open(9, 5, ctypes.c_char_p(pickled), len(pickled), place, None)
