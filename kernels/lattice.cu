@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
     const int lane = threadIdx.x % WAVES, warp = threadIdx.x / WAVES;
     const int wave = blockIdx.x * WAVES + lane;
     const bool used = wave < waves;
-    const long long stored = PLANES == D0 ? waves : (long long)D0 * D1 * (D2 / 2 + 1);
+    const long long stored = WAVE_PLANES == D0 ? waves : (long long)D0 * D1 * (D2 / 2 + 1);
     if (SETS > 1) {
         moments += blockIdx.z * (long long)waves * TERMS;
         local += blockIdx.z * (long long)waves * TERMS;

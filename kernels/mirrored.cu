@@ -41,7 +41,7 @@
 #define H1 (D1 / 2 + 1)
 #define H2 (D2 / 2 + 1)
 #define STORED (H0 * H1 * H2)
-#define HALF ((long long)PLANES * D1 * H2)
+#define HALF ((long long)WAVE_PLANES * D1 * H2)
 #define FIRST (FIRST0 * H1 * H2)  // wave vectors of the octant that the kernel takes
 #define END (END0 * H1 * H2)
 
@@ -199,9 +199,9 @@ __device__ __forceinline__ void store(const real2* copy, const Image& image, int
 }
 
 extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
-    convolve_mirrored(const real2* __restrict__ moments /* (SETS, TERMS, PLANES, D1, H2) */,
+    convolve_mirrored(const real2* __restrict__ moments /* (SETS, TERMS, WAVE_PLANES, D1, H2) */,
                       const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, H2) */,
-                      real2* __restrict__ local /* (SETS, TERMS, PLANES, D1, H2) */) {
+                      real2* __restrict__ local /* (SETS, TERMS, WAVE_PLANES, D1, H2) */) {
     extern __shared__ char memory[];
     wait_for_previous_kernel();
     // (MIRRORED_WAVES, OPERATOR_SIZE)

@@ -36,10 +36,10 @@
 //   MIRRORED_WARPS, MIRRORED_WAVES
 //                    warps and wave vectors per block of convolve_mirrored
 //   D0, D1, D2       lengths of the Fourier transforms
-//   FIRST0, END0, FOLD0, PLANES
+//   FIRST0, END0, FOLD0, WAVE_PLANES
 //                    wave vectors of the convolution by their index k0, from FIRST0 to END0 - 1: of
 //                    them and of their mirror images with index D0 - k0, which are in plane
-//                    FOLD0 - k0, the spectra have PLANES planes
+//                    FOLD0 - k0, the spectra have WAVE_PLANES planes
 //   GRIDS            grids that are transformed: TERMS for each set of charges
 //   DFT_THREADS      maximum threads per block of dft
 //   DFT_ROWS         rows of a plane in dft: D1 or 1

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import pytest
 
+from fmm_openmm.backends.cuda import shares
 from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pairs.lennard_jones import Sites
 from fmm_openmm.backends.cuda.pipeline.description import build
@@ -108,6 +109,7 @@ class Variant:
             build(self.specification(SKEWED), device, with_virial=True),
             self.rank(device),
             lennard_jones.build(self.sites, device, Interface(self.precision, 100_000)),
+            shares.build(Interface(self.precision, 100_000), 64),
             level.program("rotation", level.Level(self.order, 4, 1, self.dtype), device),
             *(layouts.program(name, near, self.dtype) for name in layouts.LAYOUTS),
         ]

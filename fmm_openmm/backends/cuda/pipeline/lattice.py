@@ -96,7 +96,7 @@ class Planes:
 
 def convolve(b: Builder, planes: Planes, source: str, target: str) -> None:
     """Queue the convolution at some wave vectors, of which the spectra consist."""
-    b.macros(FIRST0=planes.first, END0=planes.end, FOLD0=planes.fold, PLANES=len(planes.index))
+    b.macros(FIRST0=planes.first, END0=planes.end, FOLD0=planes.fold, WAVE_PLANES=len(planes.index))
     if mirrored(b.root):
         _convolve_mirrored(b, planes, source, target)
     else:
