@@ -79,8 +79,9 @@ SiteList::~SiteList() {
 
 void SiteList::addReplica(RemoteDevice* device) {
     RemoteDevice::Entry entry(device);
-    replicas.push_back({device});
+    replicas.emplace_back();
     Replica& made = replicas.back();
+    made.device = device;
     check(cuMemHostAlloc((void**)&made.state, sizeof(State), 0), "allocating pinned memory");
     check(cuEventCreate(&made.reported, cuda.getEventFlags()), "making an event");
 }

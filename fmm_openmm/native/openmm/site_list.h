@@ -73,8 +73,8 @@ public:
 private:
     // What each device has.
     struct Replica {
-        RemoteDevice* device;    // null for OpenMM's own
-        State* state = nullptr;  // pinned; the device's last report
+        RemoteDevice* device = nullptr;  // null for OpenMM's own
+        State* state = nullptr;          // pinned; the device's last report
         CUevent reported = nullptr;
         std::unique_ptr<Executor> executor;  // null after an error
     };
