@@ -786,7 +786,7 @@ def test_a_system_of_charmm_gui_is_converted(ions):
 
 def test_programs_are_made_of_what_the_plugin_tells():
     sites = Sites(
-        100, 2, 4, 0, 0, 0, 64, 0, 0.9, 0.8, 1.0, (ctypes.c_double * 9)(3, 0, 0, 0, 3, 0, 0, 0, 3)
+        100, 2, 4, 0, 0, 0, 0, 0.9, 0.8, 1.0, (ctypes.c_double * 9)(3, 0, 0, 0, 3, 0, 0, 0, 3)
     )
-    place = Place(1, 300, 320, 132, 227 * 1024, 0, b"GPU")
+    place = Place(1, 300, 320, 132, 227 * 1024, 0, b"GPU", 1, 0, 64)
     assert pair_choice.program(sites, place).startswith(b"FMMprog")

@@ -123,7 +123,6 @@ class Sites(ctypes.Structure):
         ("deterministic", c_int),
         ("entries", c_int),
         ("masked", c_int),
-        ("energies", c_int),
         ("shared", c_int),
         ("cutoff", c_double),
         ("switching", c_double),

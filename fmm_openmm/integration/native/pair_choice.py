@@ -126,7 +126,7 @@ def program(sites: Sites, place: Place) -> bytes:
         bool(sites.deterministic),
         sites.entries,
         sites.masked,
-        sites.energies,
+        place.energies,
         (sites.functions or b"").decode(),
         bool(sites.shared),
     )

@@ -73,7 +73,6 @@ struct Sites {
     int deterministic;
     int entries;
     int masked;
-    int energies;
     int shared;
     double cutoff;
     double switching;

@@ -219,15 +219,13 @@ void CoulombKernel::begin() {
 }
 
 void CoulombKernel::evaluateRemotely() {
-    for (int i = 0; i < (int)remotePrograms.size(); i++) {
-        RemoteDevice& device = (*remotes)[i];
-        RemoteDevice::Entry entry(&device);
-        remotePrograms[i]->evaluate(device.coulombStream(),
-                                    includeForces ? End::FORCES : End::ENERGY, wantsSums);
-        if (!wantsSums) continue;
-        remotePrograms[i]->copySums(device.sums(), device.coulombStream());
+    onEachRemote([&](std::unique_ptr<CoulombProgram>& each, RemoteDevice& device) {
+        const CUstream queue = device.coulombStream();
+        each->evaluate(queue, includeForces ? End::FORCES : End::ENERGY, wantsSums);
+        if (!wantsSums) return;
+        each->copySums(device.sums(), queue);
         device.markSums();
-    }
+    });
 }
 
 void CoulombKernel::recordCompletion(CUstream last, bool copiesSums) {
@@ -276,7 +274,7 @@ double CoulombKernel::finish() {
     for (int i = 0; i < (int)remotePrograms.size(); i++) {
         // only particles for which a device has both fields are in its sums of squares and cubes
         const Sums& remote = (*remotes)[i].awaitSums();
-        const Part part = remotes->part(i);
+        const Part part = remotes->part(i + 1);
         sums->energy += remote.energy;
         sums->squares += remote.squares / (part.end - part.first);
         sums->cubes += remote.cubes / (part.end - part.first);
@@ -309,18 +307,17 @@ bool CoulombKernel::readPotentials(void* data, int64_t bytes) {
     if (!program || cuEventSynchronize(done) != CUDA_SUCCESS ||
         !program->readPotentials(data, bytes))
         return false;
-    for (int i = 0; i < (int)remotePrograms.size(); i++) {
-        RemoteDevice& device = (*remotes)[i];
+    bool complete = true;
+    onEachRemote([&](std::unique_ptr<CoulombProgram>& each, RemoteDevice& device) {
         device.awaitSums();
-        RemoteDevice::Entry entry(&device);
         std::vector<char> part(bytes);
-        if (!remotePrograms[i]->readPotentials(part.data(), bytes)) return false;
+        complete = complete && each->readPotentials(part.data(), bytes);
         if (bytes == int64_t(sizeof(double)) * cuda.getNumAtoms())
             addTo(static_cast<double*>(data), part);
         else
             addTo(static_cast<float*>(data), part);
-    }
-    return true;
+    });
+    return complete;
 }
 
 }  // namespace fmm

@@ -54,6 +54,17 @@ private:
     void setParts();
     template <class Act>
     void onEachDevice(Act act);
+
+    // Calls act(program, device) for all further devices, whose context is then current.
+    template <class Act>
+    void onEachRemote(Act act) {
+        for (size_t i = 0; i < remotePrograms.size(); i++) {
+            RemoteDevice& device = (*remotes)[i];
+            RemoteDevice::Entry entry(&device);
+            act(remotePrograms[i], device);
+        }
+    }
+
     void moveBoxes();
     void refine();
     void diagnoseEnergy();

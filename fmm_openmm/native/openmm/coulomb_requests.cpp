@@ -110,10 +110,7 @@ void CoulombKernel::makePrograms(const std::string& bytes) {
 }
 
 void CoulombKernel::discardPrograms() {
-    for (int i = 0; i < (int)remotePrograms.size(); i++) {
-        RemoteDevice::Entry entry(&(*remotes)[i]);
-        remotePrograms[i].reset();
-    }
+    onEachRemote([](std::unique_ptr<CoulombProgram>& each, RemoteDevice&) { each.reset(); });
     remotePrograms.clear();
     program.reset();
 }
@@ -122,11 +119,9 @@ void CoulombKernel::discardPrograms() {
 template <class Act>
 void CoulombKernel::onEachDevice(Act act) {
     act(*program, stream);
-    for (int i = 0; i < (int)remotePrograms.size(); i++) {
-        RemoteDevice& device = (*remotes)[i];
-        RemoteDevice::Entry entry(&device);
-        act(*remotePrograms[i], device.coulombStream());
-    }
+    onEachRemote([&](std::unique_ptr<CoulombProgram>& each, RemoteDevice& device) {
+        act(*each, device.coulombStream());
+    });
 }
 
 void CoulombKernel::setBox() {
@@ -135,10 +130,9 @@ void CoulombKernel::setBox() {
 
 void CoulombKernel::setParts() {
     partsVersion = remotes->version();
-    int next = -1;  // OpenMM's device is the first
+    int device = 0;
     onEachDevice([&](CoulombProgram& each, CUstream queue) {
-        each.setPart(next < 0 ? remotes->ownPart() : remotes->part(next), queue);
-        next++;
+        each.setPart(remotes->part(device++), queue);
     });
 }
 

@@ -46,44 +46,43 @@ bool CudaHost::find(const std::string& array, CUdeviceptr& address) {
     return true;
 }
 
-int energiesOf(const CudaContext& cuda) {
-    return cuda.getNumThreadBlocks() * CudaContext::ThreadBlockSize;
+std::string modelOf(CUdevice device) {
+    char name[256];
+    check(cuDeviceGetName(name, sizeof(name), device), "asking a device");
+    return name;
 }
 
-// Number of other devices of the same model to whose memory a device has access.
-static int countPeers(CUdevice device, const std::string& model) {
-    int devices, peers = 0;
-    check(cuDeviceGetCount(&devices), "asking for devices");
-    for (int i = 0; i < devices; i++) {
+std::vector<CUdevice> peersOf(CUdevice device) {
+    int number;
+    std::vector<CUdevice> peers;
+    check(cuDeviceGetCount(&number), "asking for devices");
+    for (int i = 0; i < number; i++) {
         CUdevice other;
-        char name[256];
         int access = 0;
         check(cuDeviceGet(&other, i), "asking for a device");
-        check(cuDeviceGetName(name, sizeof(name), other), "asking a device");
-        if (other != device && model == name)
-            check(cuDeviceCanAccessPeer(&access, device, other), "asking the devices");
-        peers += access;
+        if (other == device || modelOf(other) != modelOf(device)) continue;
+        check(cuDeviceCanAccessPeer(&access, device, other), "asking the devices");
+        if (access) peers.push_back(other);
     }
     return peers;
 }
 
-DevicePlace::DevicePlace(CudaContext& cuda) : Place() {
+DevicePlace::DevicePlace(CudaContext& cuda) : Place(), name(modelOf(cuda.getDevice())) {
     const CUdevice device = cuda.getDevice();
-    check(cuDeviceGetName(name, sizeof(name), device), "asking the device");
     check(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
           "asking the device");
     check(cuDeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
                                device),
           "asking the device");
-    model = name;
+    model = name.c_str();
     precision = cuda.getUseDoublePrecision()
                     ? DOUBLE_PRECISION
                     : (cuda.getUseMixedPrecision() ? MIXED_PRECISION : SINGLE_PRECISION);
     particles = cuda.getNumAtoms();
     padded = cuda.getPaddedNumAtoms();
     devices = cuda.getPlatformData().contexts.size();
-    peers = countPeers(device, name);
-    energies = energiesOf(cuda);
+    peers = peersOf(device).size();
+    energies = cuda.getNumThreadBlocks() * CudaContext::ThreadBlockSize;
 }
 
 }  // namespace fmm

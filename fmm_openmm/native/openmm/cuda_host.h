@@ -1,5 +1,8 @@
 // OpenMM's CUDA context as the host of executors, and its description for Python.
 #pragma once
+#include <string>
+#include <vector>
+
 #include "../core/host.h"
 #include "openmm/cuda/CudaContext.h"
 #include "python.h"
@@ -21,8 +24,10 @@ private:
     OpenMM::CudaContext& context;
 };
 
-// Number of elements of OpenMM's energy buffer, also before it is allocated.
-int energiesOf(const OpenMM::CudaContext& cuda);
+std::string modelOf(CUdevice device);
+
+// Other devices of the same model to whose memory a device has access.
+std::vector<CUdevice> peersOf(CUdevice device);
 
 // Properties of a Context and of its first device, for Python.
 struct DevicePlace : Place {
@@ -30,7 +35,7 @@ struct DevicePlace : Place {
     DevicePlace(const DevicePlace&) = delete;
 
 private:
-    char name[256];
+    const std::string name;
 };
 
 }  // namespace fmm

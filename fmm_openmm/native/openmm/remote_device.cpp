@@ -20,10 +20,7 @@ public:
         if (cuda.getUseMixedPrecision()) add("posq_correction", cuda.getPosqCorrection());
         add("atom_index", cuda.getAtomIndexArray());
         add("force_buffer", cuda.getLongForceBuffer());
-        const int element = cuda.getUseDoublePrecision() || cuda.getUseMixedPrecision()
-                                ? sizeof(double)
-                                : sizeof(float);
-        add("energy_buffer", 0, size_t(energiesOf(cuda)) * element);
+        add("energy_buffer", 0, owner.adding->bytes("sent_energy"));
     }
 
     ~RemoteHost() {

@@ -51,12 +51,6 @@ private:
     std::weak_ptr<RemoteDevices> owner;
 };
 
-static std::string modelOf(CUdevice device) {
-    char name[256];
-    check(cuDeviceGetName(name, sizeof(name), device), "asking a device");
-    return name;
-}
-
 static std::string uuidOf(CUdevice device) {
     CUuuid uuid;
     check(cuDeviceGetUuid(&uuid, device), "asking a device");
@@ -83,21 +77,6 @@ static CUdevice deviceOf(const std::string& name) {
                           " of this computer");
 }
 
-// The other device, of the same model, to whose memory a device has access.
-static CUdevice peerOf(CUdevice own) {
-    int number;
-    check(cuDeviceGetCount(&number), "asking for devices");
-    for (int i = 0; i < number; i++) {
-        CUdevice device;
-        int access = 0;
-        check(cuDeviceGet(&device, i), "asking for a device");
-        if (device == own || modelOf(device) != modelOf(own)) continue;
-        check(cuDeviceCanAccessPeer(&access, own, device), "asking the devices");
-        if (access) return device;
-    }
-    throw OpenMMException("no other device has access to the memory of this one");
-}
-
 RemoteDevices::RemoteDevices(CudaContext& cuda) : cuda(cuda), step(FIRST_STEP) {}
 
 std::shared_ptr<RemoteDevices> RemoteDevices::make(CudaContext& cuda, const std::string& names,
@@ -105,9 +84,11 @@ std::shared_ptr<RemoteDevices> RemoteDevices::make(CudaContext& cuda, const std:
     if (cuda.getPlatformData().contexts.size() > 1)
         throw OpenMMException("the Context itself is on several devices");
     std::shared_ptr<RemoteDevices> made(new RemoteDevices(cuda));
-    if (names == "auto")
-        made->add(peerOf(cuda.getDevice()), collector);
-    else {
+    if (names == "auto") {
+        const auto peers = peersOf(cuda.getDevice());
+        if (peers.empty()) throw OpenMMException("no other device has access to its memory");
+        made->add(peers.front(), collector);
+    } else {
         bool isOwnNamed = false;
         std::istringstream text(names);
         for (std::string name; std::getline(text, name, '\0');) {
@@ -160,16 +141,14 @@ std::shared_ptr<RemoteDevices> RemoteDevices::in(CudaContext& cuda) {
 }
 
 void RemoteDevices::finishEvaluations() {
-    cuda.addPostComputation(new Finish(in(cuda)));
+    cuda.addPostComputation(new Finish(shared_from_this()));
 }
 
-Part RemoteDevices::ownPart() const {
-    return {0, 1 - std::accumulate(fractions.begin(), fractions.end(), 0.0)};
-}
-
-Part RemoteDevices::part(int i) const {
-    const double first = std::accumulate(fractions.begin(), fractions.begin() + i, ownPart().end);
-    return {first, i == number() - 1 ? 1 : first + fractions[i]};
+Part RemoteDevices::part(int device) const {
+    const auto end = [&](int before) {
+        return 1 - std::accumulate(fractions.begin() + before, fractions.end(), 0.0);
+    };
+    return {device == 0 ? 0 : end(device - 1), end(device)};
 }
 
 void RemoteDevices::begin() {

@@ -15,7 +15,7 @@ struct Part {
 
 // Requires OpenMM's context to be current. Throws Failure, or OpenMMException if a device cannot be
 // used.
-class RemoteDevices {
+class RemoteDevices : public std::enable_shared_from_this<RemoteDevices> {
 public:
     // `names` are indices or UUIDs separated by 0, with that of the Context's own device among
     // them; or "auto" for one further device of the same model. The devices take part in the
@@ -37,9 +37,8 @@ public:
     // Queue copying positions to the devices, once in an evaluation.
     void send();
 
-    // The part of OpenMM's device, and of further device `i`. They change with version().
-    Part ownPart() const;
-    Part part(int i) const;
+    // The part of a device: 0 is OpenMM's, i + 1 further device i. They change with version().
+    Part part(int device) const;
     int version() const { return changes; }
 
     void synchronise() const;

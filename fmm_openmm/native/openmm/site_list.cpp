@@ -103,9 +103,11 @@ void SiteList::discardPrograms() {
     });
 }
 
-void SiteList::shareWith(std::shared_ptr<RemoteDevices> devices) {
-    remotes = std::move(devices);
-    discardPrograms();  // a program that shares the pairs is built at the next evaluation
+// Finds further devices, which may be there only after all kernels have been initialised. A program
+// that shares the pairs with them is built next.
+void SiteList::findRemotes() {
+    if (remotes || !(remotes = RemoteDevices::in(cuda))) return;
+    discardPrograms();
     for (int i = 0; i < remotes->number(); i++) addReplica(&(*remotes)[i]);
 }
 
@@ -125,7 +127,6 @@ void SiteList::build() {
     sites.deterministic = cuda.getPlatformData().deterministicForces;
     sites.entries = entries;
     sites.masked = masked;
-    sites.energies = energiesOf(cuda);
     sites.cutoff = interaction.cutoff;
     sites.switching = interaction.switching;
     sites.radius = interaction.cutoff + buffer;
@@ -221,13 +222,12 @@ void SiteList::uploadCell() {
 
 void SiteList::uploadParts() {
     partsVersion = remotes->version();
-    int next = -1;  // OpenMM's device is the first
+    int device = 0;
     onEachDevice([&](Replica& each, CUstream stream) {
-        const Part part = next < 0 ? remotes->ownPart() : remotes->part(next);
+        const Part part = remotes->part(device++);
         const int rows[2] = {(int)std::lround(part.first * WHOLE),
                              (int)std::lround(part.end * WHOLE)};
         each.executor->upload("share", rows, sizeof(rows), stream);
-        next++;
     });
 }
 
@@ -237,6 +237,7 @@ bool SiteList::isBuilt() const {
 }
 
 void SiteList::prepare() {
+    findRemotes();
     if (remotes) remotes->send();
     double before[9];
     std::copy(box, box + 9, before);

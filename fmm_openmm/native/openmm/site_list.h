@@ -56,9 +56,6 @@ public:
     // Use other coefficients.
     void setTable(const Interaction& interaction);
 
-    // Compute with further devices from the next evaluation on.
-    void shareWith(std::shared_ptr<RemoteDevices> devices);
-
     // Queue on OpenMM's current stream fetching the coordinates of sites, and sorting them if lists
     // are outdated.
     void prepare();
@@ -82,6 +79,7 @@ private:
     template <class Act>
     void onEachDevice(Act act);
     void addReplica(RemoteDevice* device);
+    void findRemotes();
     void release();
     void discardPrograms();
     bool isBuilt() const;

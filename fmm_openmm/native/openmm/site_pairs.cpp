@@ -103,14 +103,7 @@ void SitePairs::setTable(const Interaction& interaction) {
 }
 
 double SitePairs::execute(bool forces, bool energy) {
-    if (!engine && !sites.slot.empty()) {
-        engine.reset(new SiteList(cuda, sites));
-        sharing = false;
-    }
-    if (engine && !sharing) {
-        sharing = true;
-        if (auto remotes = RemoteDevices::in(cuda)) engine->shareWith(remotes);
-    }
+    if (!engine && !sites.slot.empty()) engine.reset(new SiteList(cuda, sites));
     delayReordering();
     const bool isPending = CoulombKernel::beginIn(cuda);
     if (engine) {

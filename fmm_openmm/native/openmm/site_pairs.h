@@ -48,7 +48,6 @@ private:
     OpenMM::CudaContext& cuda;
     Interaction sites;
     std::unique_ptr<SiteList> engine;  // null if there are no sites
-    bool sharing = false;              // whether the engine knows further devices
     std::unique_ptr<SideStream> side;  // for OpenMM's other forces
     Identities* identities = nullptr;  // owned by OpenMM; null until set
     std::shared_ptr<int>
