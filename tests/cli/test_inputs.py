@@ -151,8 +151,8 @@ def test_box_with_angles(succeed, tmp_path):
 
 @pytest.mark.slow
 def test_boxes_of_other_files(succeed, folder, tmp_path):
-    """Of the System where the structure has none; of the prmtop where the coordinates have none;
-    none in a .gro of zeros."""
+    """The box is that of the System if the structure has none, and that of the prmtop if the
+    coordinates have none; a .gro with a box of zeros has none."""
     out = tmp_path / "out.npz"
     succeed("convert", "system.xml", pdb_with("", folder, "open.pdb"), "-o", str(out))
     assert fmm.ChargeSystem.load(out).box_vectors == pytest.approx(BOX, abs=1e-6)

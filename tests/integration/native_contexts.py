@@ -11,7 +11,7 @@ import fmm_openmm as fmm
 from fmm_openmm.backends.cuda.abi import PRECISIONS, Delivery, Place
 from fmm_openmm.integration.native import callbacks
 from fmm_openmm.integration.native.session import Session
-from tests.integration.boxes import Box, usable_platforms
+from tests.integration.boxes import Box, relative_difference, usable_platforms
 from tests.support.free_space import droplet
 from tests.support.nearly_empty import wrapped
 
@@ -85,6 +85,15 @@ def coulomb(context, force):
     """Energy and forces of the FMMForce alone."""
     state = context.getState(energy=True, forces=True, groups={force.getForceGroup()})
     return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
+
+
+def assert_exact(context, force, exact, tolerance, energy_tolerance=None):
+    """The forces of the FMMForce, computed without and with the energy, and the energy, to relative
+    tolerances."""
+    assert relative_difference(forces_alone(context, force), exact.forces) <= tolerance
+    energy, forces = coulomb(context, force)
+    assert energy == pytest.approx(exact.energy, rel=energy_tolerance or tolerance)
+    assert relative_difference(forces, exact.forces) <= tolerance
 
 
 def forces_alone(context, force):

@@ -14,6 +14,7 @@ from tests.integration.native_contexts import (
     A_PROGRAM,
     BOXES,
     CHARGES,
+    assert_exact,
     both_bridges,
     context_of,
     converted,
@@ -155,10 +156,7 @@ def test_agrees_with_the_exact_sum(slab, precision, tolerance):
         heights = np.floor(at[:, 2:] / cell[2, 2])
         for positions in (at, at - heights[starts] * cell[2], at - heights * cell[2]):
             context.setPositions(positions)
-            assert relative_difference(forces_alone(context, force), expected.forces) <= tolerance
-            energy, forces = coulomb(context, force)
-            assert energy == pytest.approx(expected.energy, rel=tolerance)
-            assert relative_difference(forces, expected.forces) <= tolerance
+            assert_exact(context, force, expected, tolerance)
     found = force.getPotentialsInContext(context)
     assert relative_difference(found, expected.potentials) <= 3 * tolerance
 
@@ -180,10 +178,7 @@ def test_wires_agree_with_the_exact_sum(water, name, precision, tolerance):
         images = np.floor(at @ np.linalg.inv(cell)) * boundary.free
         for positions in (at, at - images[starts] @ cell, at - images @ cell):
             context.setPositions(positions)
-            assert relative_difference(forces_alone(context, force), expected.forces) <= tolerance
-            energy, forces = coulomb(context, force)
-            assert energy == pytest.approx(expected.energy, rel=tolerance)
-            assert relative_difference(forces, expected.forces) <= tolerance
+            assert_exact(context, force, expected, tolerance)
     found = force.getPotentialsInContext(context)
     assert relative_difference(found, expected.potentials) <= 3 * tolerance
 

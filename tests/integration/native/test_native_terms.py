@@ -20,6 +20,7 @@ from tests.integration.native_contexts import (
     A_PROGRAM,
     BOXES,
     CHARGES,
+    assert_exact,
     context_of,
     converted,
     coulomb,
@@ -300,10 +301,7 @@ def test_sheets(charged, precision, tolerance):
         wrapped = np.floor(at[:, 2:] / cell[2, 2])
         for positions in (at, at - wrapped[starts] * cell[2], at - (wrapped + 2) * cell[2]):
             context.setPositions(positions)
-            assert relative_difference(forces_alone(context, force), exact.forces) <= tolerance
-            energy, forces = coulomb(context, force)
-            assert energy == pytest.approx(exact.energy, rel=3 * tolerance)
-            assert relative_difference(forces, exact.forces) <= tolerance
+            assert_exact(context, force, exact, tolerance, 3 * tolerance)
     found = force.getPotentialsInContext(context)
     assert relative_difference(found, exact.potentials) <= 3 * tolerance
     assert force.getFMMParametersInContext(context)["bridge"] == "native"
@@ -401,10 +399,7 @@ def test_a_cylinder(wire, precision, tolerance):
         x - np.floor(x @ np.linalg.inv(cell)) * [1, 1, 0] @ cell,
     ):
         context.setPositions(positions)
-        assert relative_difference(forces_alone(context, force), exact.forces) <= tolerance
-        energy, forces = coulomb(context, force)
-        assert energy == pytest.approx(exact.energy, rel=3 * tolerance)
-        assert relative_difference(forces, exact.forces) <= tolerance
+        assert_exact(context, force, exact, tolerance, 3 * tolerance)
     found = force.getPotentialsInContext(context)
     assert relative_difference(found, exact.potentials) <= 3 * tolerance
     assert force.getFMMParametersInContext(context)["bridge"] == "native"
