@@ -1,6 +1,6 @@
 """Random systems that are hard for float32 or for a grid of boxes, each against an Ewald sum.
 
-    python -m tests.hostile --cases 10000 --seconds 500 --file hostile.jsonl
+    python -m tests.hostile --cases 10000 --seconds 500 --processes 8 --file hostile.jsonl
 
 A line of the file is a case; what is there already is not computed again, so that a search goes on
 where it was left. It ends with 1 if a tolerance was missed without a word.
@@ -9,11 +9,14 @@ where it was left. It ends with 1 if a tolerance was missed without a word.
 import argparse
 import itertools
 import json
+import multiprocessing
 import sys
 import time
 import warnings
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -192,27 +195,33 @@ def judge(system: System, tolerance: float, backend: str = "cpu") -> Verdict:
     return Verdict("warned" if is_warned else "missed", ratio)
 
 
+def row(seed: int, backend: str, case: int) -> tuple:
+    """Number, kind, tolerance and verdict of a case."""
+    kind = list(KINDS)[case % len(KINDS)]
+    tolerance = TOLERANCES[case // len(KINDS) % len(TOLERANCES)]
+    found = judge(system(kind, seed + case), tolerance, backend)
+    return case, kind, tolerance, found.outcome, found.ratio
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=500.0, help="of this piece")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--file", type=Path, default=Path("hostile.jsonl"))
     args = parser.parse_args()
     done = args.file.read_text().splitlines() if args.file.exists() else []
     end = time.monotonic() + args.seconds
-    with args.file.open("a") as file:
-        for case in range(len(done), args.cases):
-            if time.monotonic() > end:
-                break
-            kind = list(KINDS)[case % len(KINDS)]
-            tolerance = TOLERANCES[case // len(KINDS) % len(TOLERANCES)]
-            found = judge(system(kind, args.seed + case), tolerance, args.backend)
-            row = [case, kind, tolerance, found.outcome, found.ratio]
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            done.append(json.dumps(row))
+    spawn = multiprocessing.get_context("spawn")  # a forked process has no threads of Numba
+    compute = partial(row, args.seed, args.backend)
+    with args.file.open("a") as file, ProcessPoolExecutor(args.processes, spawn) as pool:
+        while len(done) < args.cases and time.monotonic() < end:
+            piece = range(len(done), min(len(done) + 8 * args.processes, args.cases))
+            for found in pool.map(compute, piece):
+                done.append(json.dumps(found))
+                print(done[-1], file=file, flush=True)
     rows = [json.loads(line) for line in done]
     outcomes = Counter((kind, outcome) for _, kind, _, outcome, _ in rows)
     for kind in KINDS:
