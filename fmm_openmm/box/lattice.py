@@ -59,6 +59,14 @@ class BoxLattice:
             filled,
         )
 
+    def __getstate__(self) -> dict:
+        """All attributes but those that are computed from others."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if not isinstance(getattr(type(self), name, None), cached_property)
+        }
+
     def same_shape(self, cell: np.ndarray) -> bool:
         """Whether the boxes of ``cell`` differ from these only by a uniform scaling."""
         return self._have_shape_of(BoxLattice.from_cell(cell, self.counts, self.near_radius).boxes)

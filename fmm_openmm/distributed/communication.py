@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,22 +30,55 @@ class AgreedError(Exception):
         self.error = error
 
 
-def agree(comm, compute: Callable[[], Value]) -> Value:
+def agree(
+    comm, compute: Callable[[], Value], common: Callable[[Value], dict[str, Any]] | None = None
+) -> Value:
     """What ``compute`` returns on this rank, once it has succeeded on all of them.
 
+    Args:
+        compute: called on every rank.
+        common: from the value, what the ranks must have in common, by the messages that refuse it
+            on a rank that has something else than rank 0.
+
     Raises:
-        AgreedError: with the error of the first rank that has refused its arguments.
+        AgreedError: with the error of the first rank that has refused its arguments, or a
+            ValueError.
     """
-    value, fault = None, None
-    try:
-        value = compute()
-    except (ValueError, TypeError, UnsupportedError) as error:
-        fault = type(error), str(error)
-    for rank, found in enumerate(comm.allgather(fault)):
-        if found:
-            kind, message = found
-            raise AgreedError(kind(message if comm.size == 1 else f"rank {rank}: {message}"))
+    value, fault = _attempted(comm, compute)
+    shared = common(value) if common and fault is None else {}  # type: ignore[arg-type]
+    faults, found = zip(*comm.allgather((fault, shared)), strict=True)
+    for each in faults:
+        _raise(each)
+    for rank, theirs in enumerate(found):
+        for message, other in theirs.items():
+            if other != found[0][message]:
+                raise AgreedError(ValueError(message.format(rank=rank)))
     return value  # type: ignore[return-value]
+
+
+def decide(comm, compute: Callable[[], Value]) -> Value:
+    """What ``compute`` returns on rank 0, on all ranks.
+
+    Raises:
+        AgreedError: with the error of rank 0, if it has refused.
+    """
+    value, fault = comm.bcast(_attempted(comm, compute) if comm.rank == 0 else None)
+    _raise(fault)
+    return value
+
+
+def _attempted(comm, compute: Callable[[], Value]) -> tuple[Value | None, Exception | None]:
+    """The value and no error, or no value and the error that refuses arguments, which names the
+    rank."""
+    try:
+        return compute(), None
+    except (ValueError, TypeError, UnsupportedError) as error:
+        return None, type(error)(str(error) if comm.size == 1 else f"rank {comm.rank}: {error}")
+
+
+def _raise(fault: Exception | None) -> None:
+    if fault:
+        raise AgreedError(fault)
 
 
 @contextmanager

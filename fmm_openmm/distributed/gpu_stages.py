@@ -104,12 +104,13 @@ class GpuStages:
         if self._run is not None:
             self._fill("charges", charges)
 
-    def force_sums(self, fields) -> list[float]:
-        """:func:`fmm_openmm.expansions.error.force_sums` of fields on the device."""
+    def force_sums(self, fields) -> list:
+        """:func:`fmm_openmm.expansions.error.force_sums` of fields on the device, which is not
+        waited for."""
         weights = self.given_charges**2
         squares = self._gpu.arrays.where(weights > 0, (fields * fields).sum(1), 0)
         powers = squares, squares * squares**0.5
-        return [float((weights * each).sum(dtype=np.float64)) for each in powers]
+        return [(weights * each).sum(dtype=np.float64) for each in powers]
 
     def evaluate(self, positions, width: float):
         """Potentials (n,) and fields (n, 3) at the particles of this rank, in units of the box

@@ -9,7 +9,7 @@ from fmm_openmm.backends import backend_class, turn
 from fmm_openmm.boundary import Boundary, check_neutral
 from fmm_openmm.box import Frame, check_box_vectors
 from fmm_openmm.checks import check_charges, check_extent, check_positions
-from fmm_openmm.distributed.communication import AgreedError, agree, shared_fate
+from fmm_openmm.distributed.communication import agree, decide, shared_fate
 from fmm_openmm.distributed.homes import Homes, Route
 from fmm_openmm.distributed.stages import DistributedStages, Links
 from fmm_openmm.errors import UnsupportedError
@@ -18,6 +18,7 @@ from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
+from fmm_openmm.planning.forces import ForceLimits
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Plan, Planner
 from fmm_openmm.planning.problem import Problem
@@ -35,6 +36,14 @@ from fmm_openmm.units import COULOMB_CONSTANT
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from typing_extensions import Unpack
+
+_SAME = {
+    name: f"`{name}` of rank {{rank}} must be the same as those of rank 0"
+    for name in ("options", "box_vectors", "positions", "virial")
+}
+"""Messages that refuse what ranks do not have in common."""
+
+_ALL_IDS = "`ids` must be given by all ranks or by none"
 
 
 class DistributedSolver:
@@ -108,9 +117,11 @@ class DistributedSolver:
                     )
                 return request, _charges(charges), _ids(ids, np.size(charges)), _pairs(exclusions)
 
-            request, self._charges, self._ids, pairs = agree(self._comm, check)
-            self._require_same(repr((request, boundary, exclusions_periodic, backend)), "options")
-            self._require_same(self._bytes(self._vectors), "box_vectors")
+            def common(given) -> dict:
+                options = repr((given[0], boundary, exclusions_periodic, backend))
+                return {_SAME["options"]: options, _SAME["box_vectors"]: _bytes(self._vectors)}
+
+            request, self._charges, self._ids, pairs = agree(comm, check, common)
             self._periodic = bool(exclusions_periodic) and not self._boundary.is_open
             self._gpu: Any = None if backend == "cpu" else connected_gpu(comm)
             everything = self._comm.gather((self._charges, self._ids, pairs))
@@ -120,6 +131,9 @@ class DistributedSolver:
             )
             self._largest = self._highest(np.abs(self._charges).max(initial=0.0))
             self._choice = -1
+            self._boxes: Boxes | None = None
+            self._cell = np.zeros((3, 3))
+            self._limits: ForceLimits | None = None
             self._stages: Any = None
             self._parameters: FMMParameters | None = None
             self._homes: Homes | None = None
@@ -174,20 +188,22 @@ class DistributedSolver:
                     )
                 return _charges(charges), _ids(ids, number)
 
-            replaced, numbers = agree(comm, check)
+            replaced, numbers = agree(comm, check, lambda _: {_ALL_IDS: ids is not None})
             route = self._route(numbers)
             if route:
                 replaced = route.to_homes(replaced[:, None])[:, 0].copy()
             everything = comm.gather(replaced)
 
-            def adopt():
-                if self._planner:
-                    merged = np.concatenate(everything)
-                    check_neutral(merged, self._boundary)
-                    self._planner.accepts(merged)
-                    self._all_charges = merged
+            def adopt() -> bool:
+                merged = np.concatenate(everything)
+                check_neutral(merged, self._boundary)
+                accepted = self._planner.accepts(merged)
+                self._all_charges = merged
+                return accepted
 
-            agree(comm, adopt)
+            if not decide(comm, adopt):
+                self._boxes = None
+            self._limits = None
             self._charges = replaced
             self._largest = self._highest(np.abs(replaced).max(initial=0.0))
             if self._stages is not None:
@@ -223,7 +239,6 @@ class DistributedSolver:
         comm, charges, given = self._comm, self._charges, positions
         with shared_fate(comm):
             stays = is_on_device(positions) and self._gpu is not None and ids is None
-            self._require_same(stays, "positions")
 
             def check():
                 if virial and self._gpu is not None:
@@ -240,9 +255,15 @@ class DistributedSolver:
                     return self._checked_on_device(positions), vectors, None
                 return check_positions(to_host(positions), number), vectors, _ids(ids, number)
 
-            x, vectors, numbers = agree(comm, check)
-            self._require_same(self._bytes(vectors), "box_vectors")
-            self._require_same(bool(virial), "virial")
+            def common(checked) -> dict:
+                return {
+                    _SAME["positions"]: stays,
+                    _SAME["box_vectors"]: _bytes(checked[1]),
+                    _SAME["virial"]: bool(virial),
+                    _ALL_IDS: ids is not None,
+                }
+
+            x, vectors, numbers = agree(comm, check, common)
             route = self._route(numbers)
             if route:
                 x = route.to_homes(x)
@@ -261,15 +282,20 @@ class DistributedSolver:
                     potentials, fields, work = stages.evaluate_with_virial(relative, width)
                 else:
                     potentials, fields = stages.evaluate(relative, width)
-                if self._suffices(fields):
+                if stays:
+                    charges, sums = stages.given_charges, stages.force_sums(fields)
+                else:
+                    sums = force_sums(charges, fields)
+                undefined = in_units(potentials, fields, width, self._largest, limit)
+                bad = undefined & (charges != 0.0)
+                twice_energy = (charges * potentials).sum(dtype=np.float64)
+                squares, cubes, faults, twice_energy = self._summed(*sums, bad.sum(), twice_energy)
+                if self._suffices(squares, cubes):
                     break
             self._parameters = boxes.parameters
-            undefined = in_units(potentials, fields, width, self._largest, limit)
-            if stays:
-                charges = stages.given_charges
-            bad = to_host(undefined & (charges != 0.0))
-            agree(comm, lambda: self._refuse_coincidence(bad, route))
-            energy = comm.allreduce(0.5 * float((charges * potentials).sum(dtype=np.float64)))
+            if faults:
+                agree(comm, lambda: self._refuse_coincidence(to_host(bad), route))
+            energy = 0.5 * twice_energy
             if self._boundary.is_partial:
                 fields = turn(fields, axes.T)
             forces = charges[:, None] * fields
@@ -287,9 +313,11 @@ class DistributedSolver:
 
     def _planned(self, x: np.ndarray, cell: np.ndarray) -> Boxes:
         """The boxes, with the stages made for them."""
-        comm, planner = self._comm, self._planner
+        comm, planner, fills = self._comm, self._planner, self._boundary.fills_space
+        if fills and self._boxes and np.array_equal(cell, self._cell):
+            return self._boxes
         bounds = None
-        if not self._boundary.fills_space:  # else the boxes cover the cell
+        if not fills:  # else the boxes cover the cell
             ends = comm.gather(_ends(x))
             chooses = False
             if planner:
@@ -300,13 +328,11 @@ class DistributedSolver:
                 everywhere = comm.gather(to_host(x))
                 bounds = everywhere and np.concatenate(everywhere)
 
-        def plan() -> tuple[int, Boxes] | None:
-            if not planner:
-                return None
+        def plan() -> tuple[int, Boxes]:
             found: Plan = planner.plan(bounds, cell)
             return found.choice, found.boxes
 
-        choice, boxes = comm.bcast(agree(comm, plan))
+        choice, boxes = decide(comm, plan)
         if choice != self._choice:
             p, none = boxes.parameters, np.empty((0, 2), np.int64)
             specification = Specification(
@@ -320,7 +346,8 @@ class DistributedSolver:
             )
             self._stages = None  # whose memory the new ones may need
             self._stages = self._made(specification)
-            self._choice = choice
+            self._choice, self._limits = choice, None
+        self._boxes, self._cell = boxes, cell
         return boxes
 
     def _made(self, specification: Specification) -> Any:
@@ -332,29 +359,36 @@ class DistributedSolver:
 
         return agree(comm, lambda: GpuStages(comm, specification, charges, links, gpu))
 
-    def _suffices(self, fields) -> bool:
-        """Whether the parameters suit the fields; if not, the next plan has other boxes."""
-        comm, planner = self._comm, self._planner
-        if is_on_device(fields):
-            sums = comm.gather(self._stages.force_sums(fields))
-        else:
-            sums = comm.gather(force_sums(self._charges, fields))
+    def _summed(self, *values) -> list[float]:
+        """Sums of numbers over the ranks, bit for bit the same on all of them."""
+        xp = namespace(values[-1])
+        mine = to_host(xp.stack([xp.asarray(value, np.float64) for value in values]))
+        found = np.empty((self._comm.size, len(mine)))
+        self._comm.Allgather(mine, found)
+        return found.sum(0).tolist()
 
-        def decide() -> bool:
-            if not planner:
-                return True
-            return planner.accepts_forces(self._all_charges, *np.sum(sums, 0).tolist())
+    def _suffices(self, squares: float, cubes: float) -> bool:
+        """Whether the parameters suit the fields, given their sums; if not, the next plan has other
+        boxes."""
+        if self._limits and self._limits.hold(squares, cubes):
+            return True
 
-        return comm.bcast(agree(comm, decide))
+        def examine() -> ForceLimits | None:
+            planner, charges = self._planner, self._all_charges
+            if not planner.accepts_forces(charges, squares, cubes):
+                return None
+            return planner.force_limits(charges)
+
+        self._limits = decide(self._comm, examine)
+        if self._limits is None:
+            self._boxes = None
+        return self._limits is not None
 
     def _route(self, ids: np.ndarray | None) -> Route | None:
         """The way of particles to the ranks that they had at creation; None without ``ids``."""
         comm = self._comm
-        given = comm.allgather(ids is not None)
-        if not any(given):
+        if ids is None:
             return None
-        if ids is None or not all(given):
-            raise AgreedError(ValueError("`ids` must be given by all ranks or by none"))
         if self._homes is None:
             self._homes = Homes.from_ranks(comm, self._ids, len(self._charges))
         return self._homes.route(ids)
@@ -398,19 +432,6 @@ class DistributedSolver:
         frame = Frame.from_cell(cell)
         return frame.axes, frame.cell
 
-    @staticmethod
-    def _bytes(vectors: np.ndarray | None) -> bytes | None:
-        return None if vectors is None else vectors.tobytes()
-
-    def _require_same(self, value, name: str) -> None:
-        """Refuse a value that ranks do not have in common."""
-        values = self._comm.allgather(value)
-        for rank, other in enumerate(values):
-            if other != values[0]:
-                raise AgreedError(
-                    ValueError(f"`{name}` of rank {rank} must be the same as those of rank 0")
-                )
-
     def _highest(self, value: float) -> float:
         return max(self._comm.allgather(float(value)))
 
@@ -443,6 +464,10 @@ def connected_gpu(comm) -> Any:
     if identifier:
         gpu.connect(comm.size, comm.rank, identifier)
     return gpu
+
+
+def _bytes(vectors: np.ndarray | None) -> bytes | None:
+    return None if vectors is None else vectors.tobytes()
 
 
 def _ends(x) -> tuple[np.ndarray, np.ndarray]:

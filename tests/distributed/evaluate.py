@@ -2,16 +2,17 @@
 ``python -m tests.distributed.evaluate FOLDER BACKEND [KERNELS]``.
 
 The files ``*.npz`` of the folder hold a system each, and the results of one process. The particles
-are shared at random; with three ranks and more, rank 1 has none. Rank 0 prints a line for each
-system: its name, and the largest differences of energy, forces and potentials and, on CPUs, of the
-virial, relative to the largest of each; for the virial relative to the energy. Forces and
-potentials are compared a second time after other charges and after the particles have changed their
-ranks, and on GPUs for positions that are there.
+are shared at random; with three ranks and more, rank 1 has none. Rank 0 writes to the file
+``differences.json`` of the folder, for each system, the largest differences of energy, forces and
+potentials and, on CPUs, of the virial, relative to the largest of each; for the virial relative to
+the energy. Forces and potentials are compared a second time after other charges and after the
+particles have changed their ranks, and on GPUs for positions that are there.
 
 The backend is "cpu", "cuda", or "emulated": the programs of GPUs on the host, with kernels compiled
 in the folder KERNELS.
 """
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +71,7 @@ def differences(comm, case, backend: str) -> list[float]:
         for each, numbers in results:
             difference = np.abs(getattr(each, name) - case[name][numbers]).max(initial=0.0)
             found.append(max(comm.allgather(difference)) / np.abs(case[name]).max())
-    return found
+    return list(map(float, found))
 
 
 def cupy_is_used() -> bool:
@@ -106,12 +107,12 @@ def choose_device(comm, backend: str, kernels: list[str]) -> str:
 
 def main() -> None:
     comm, (folder, name, *kernels) = MPI.COMM_WORLD, sys.argv[1:]
-    backend = choose_device(comm, name, kernels)
+    backend, found = choose_device(comm, name, kernels), {}
     for path in sorted(Path(folder).glob("*.npz")):
         with np.load(path) as case:
-            found = differences(comm, case, backend)
-        if comm.rank == 0:
-            print(path.stem, *found, flush=True)
+            found[path.stem] = differences(comm, case, backend)
+    if comm.rank == 0:
+        Path(folder, "differences.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
