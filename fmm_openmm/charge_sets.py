@@ -12,13 +12,11 @@ from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.checks import check_charge_sets, check_sets_shape
 from fmm_openmm.results import ChargeSetsResult
 from fmm_openmm.stages import ChargeSets
+from fmm_openmm.units import COULOMB_CONSTANT
 
 EVALUATION = threading.Lock()
 """Serialises evaluations: each uses all cores, and not every threading layer of Numba is
 thread-safe."""
-
-SETS_AT_ONCE = 32
-"""Groups whose potentials are computed together, which bounds the memory."""
 
 
 class CoulombMatrix:
@@ -71,14 +69,13 @@ class CoulombMatrix:
     def among_groups(self, charges: np.ndarray, group: np.ndarray) -> np.ndarray:
         """See :meth:`fmm_openmm.CoulombSolver.interaction_energies`; the charges are those of the
         solver."""
-        rows, groups = [], 1 + group.max()
-        for first in range(0, groups, SETS_AT_ONCE):
-            numbers = np.arange(first, min(first + SETS_AT_ONCE, groups))
-            sets = np.where(group == numbers[:, None], charges, 0.0)
-            potentials = np.nan_to_num(self.evaluate(sets, False).potentials)
-            rows += [np.bincount(group, charges * row, groups) for row in potentials]
-        matrix = np.array(rows)
-        return 0.25 * (matrix + matrix.T)
+        width, max_potential = self._units
+        limit = max_potential * float(np.abs(charges).max())
+        with EVALUATION:
+            matrix = self._particles.among_groups(charges, group, limit)
+        if np.isnan(matrix).any():
+            self.evaluate(charges[None], False)  # refuses charges that coincide, and names them
+        return 0.5 * COULOMB_CONSTANT / width * matrix
 
     def operator(self) -> LinearOperator:
         """See :meth:`fmm_openmm.CoulombSolver.coulomb_operator`."""

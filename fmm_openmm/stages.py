@@ -19,6 +19,9 @@ from fmm_openmm.specification import Specification
 STAGES = ("sort", "p2m", "lattice", "l2p", "p2p", "gather")
 """Names of the stages in order, as they are timed; exclusions are part of p2p."""
 
+SETS_AT_ONCE = 32
+"""Groups whose potentials are computed together, which bounds the memory."""
+
 LEVEL_STAGES = ("m2m", "m2l", "l2l")
 """Names of the stages that only levels below the root grid need."""
 
@@ -111,6 +114,27 @@ class ChargeSets(ABC):
     def evaluate(self, charges: np.ndarray, fields: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Potentials, shape (sets, n), e per box width, and, on request, fields, shape
         (sets, n, 3), e per square box width, for charges of shape (sets, n), float64, e."""
+
+    def among_groups(self, charges: np.ndarray, group: np.ndarray, limit: float) -> np.ndarray:
+        """Sums ``sum_{i in A} q_i phi_B(x_i)`` of groups A and B, shape (G, G), symmetric, e^2 per
+        box width.
+
+        Args:
+            charges: shape (n,), e.
+            group: group of each particle, shape (n,) int64.
+            limit: potential, e per box width, that only charges at the same place have. NaN marks
+                groups with such charges.
+        """
+        rows, groups = [], 1 + group.max()
+        for first in range(0, groups, SETS_AT_ONCE):
+            numbers = np.arange(first, min(first + SETS_AT_ONCE, groups))
+            sets = np.where(group == numbers[:, None], charges, 0.0)
+            potentials, _ = self.evaluate(sets, False)
+            potentials[~(np.abs(potentials) <= limit)] = np.nan
+            potentials[:, charges == 0.0] = 0.0  # which may be where a charge is
+            rows += [np.bincount(group, charges * row, groups) for row in potentials]
+        matrix = np.array(rows)
+        return 0.5 * (matrix + matrix.T)
 
     @abstractmethod
     def evaluate_at(self, charges: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

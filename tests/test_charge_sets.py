@@ -159,9 +159,10 @@ def test_energies_among_groups(backend):
     assert abs(matrix[4, 4] - second) < 1e-10 * abs(total)
 
 
-def test_more_groups_than_are_computed_at_once():
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_more_groups_than_are_computed_at_once(backend):
     x, q, _ = system()
-    solver = CoulombSolver(q, SKEWED, EXCLUDED, backend="cpu", precision="double", **FIXED)
+    solver = CoulombSolver(q, SKEWED, EXCLUDED, backend=backend, precision="double", **FIXED)
     matrix = solver.interaction_energies(x, np.arange(60))
     operator = solver.coulomb_operator(x)
     expected = 0.5 * q[:, None] * (operator @ np.eye(60)) * q

@@ -54,7 +54,7 @@ MAY_IMPORT = {
     "implementations": ["errors"],
     "arrays": [],
     "results": ["units", "arrays", "boundary"],
-    "charge_sets": ["arrays", "checks", "results", "stages"],
+    "charge_sets": ["units", "arrays", "checks", "results", "stages"],
     "checks": BASE,
     "options": [*BASE, "checks"],
     "boundary": ["checks", "errors"],

@@ -9,6 +9,7 @@ from scipy.sparse import csr_array
 
 from fmm_openmm.backends.cpu.compilation import prepare
 from fmm_openmm.backends.cpu.exclusions import exclusions
+from fmm_openmm.backends.cpu.groups import Fragments, energies_among
 from fmm_openmm.backends.cpu.l2l import l2l
 from fmm_openmm.backends.cpu.l2p import l2p
 from fmm_openmm.backends.cpu.lattice import lattice_m2l, transform
@@ -26,6 +27,7 @@ from fmm_openmm.driver import expand
 from fmm_openmm.expansions.background import leaf_terms, polynomial
 from fmm_openmm.expansions.operators import check_range, lattice_operator
 from fmm_openmm.expansions.operators.derivatives import operator_derivatives
+from fmm_openmm.expansions.operators.periodic import transformed_back
 from fmm_openmm.implementations import M2L, implementation
 from fmm_openmm.octree import Octree
 from fmm_openmm.specification import Specification
@@ -158,6 +160,14 @@ class CpuStages(HostStages):
         derivatives = operator_derivatives(self.lattice, self.order, accuracy, harmonic_sums)
         return derivatives.reshape(*derivatives.shape[:2], -1).astype(self.dtype)
 
+    @cached_property
+    def operator_in_space(self) -> np.ndarray:
+        """The lattice operator in real space at each place of the Fourier transform, shape (places,
+        terms); without levels."""
+        operator = self.operator.reshape(len(self.operator), *self.lattice.fft_shape[:2], -1)
+        in_space = transformed_back(operator, self.lattice.fft_shape)
+        return np.ascontiguousarray(in_space.reshape(len(operator), -1).T)
+
     def charge_sets(self, positions, width):
         prepare(kernels_in("sets"), self.dtype)
         return CpuChargeSets(self, positions, width)
@@ -189,6 +199,12 @@ class CpuChargeSets(RepeatedEvaluation):
         out = self._far(q, targets, True)
         p2p_sets(targets, self._parts, q, no_exclusions(targets), stages.lattice, out)
         return _gather(targets, out)
+
+    def among_groups(self, charges, group, limit):
+        prepare(kernels_in("groups"), self._stages.dtype)
+        charge = self._of_parts(charges[None])[0]
+        fragments = Fragments.from_parts(self._parts, charge, group)
+        return energies_among(fragments, self._stages, limit)
 
     def _of_parts(self, charges: np.ndarray) -> np.ndarray:
         """Charges of the parts, shape (sets, m)."""

@@ -117,6 +117,20 @@ def transformed(sums: np.ndarray) -> np.ndarray:
     return out
 
 
+def transformed_back(operator: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    """The inverse of :func:`transformed`: T at the slots of a lattice, shape (terms, d1, d2, d3).
+
+    Args:
+        operator: shape (terms, d1, d2, d3 // 2 + 1).
+        shape: the lengths (d1, d2, d3).
+    """
+    out = np.empty((len(operator), *shape), operator.dtype)
+    for term, l in enumerate(degrees(int(len(operator) ** 0.5) - 1)):
+        factor = (1, 1j, -1, -1j)[l % 4]
+        out[term] = scipy.fft.irfftn(factor * operator[term], shape, workers=get_num_threads())
+    return out
+
+
 def _reciprocal(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np.ndarray:
     v, d = lattice.cycles
     shape = (*lattice.fft_shape[:2], lattice.fft_shape[2] // 2 + 1)
