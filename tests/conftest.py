@@ -11,10 +11,16 @@ import pytest
 from pytest import Config
 
 
-def pytest_configure():
+def pytest_configure(config):
     # background jobs of a script ignore Ctrl-C, and so would processes that tests start
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    workers = config.getoption("numprocesses", None)
+    if workers:  # which would each start as many threads as there are processors
+        threads = str(max(2, (os.cpu_count() or 1) // workers))
+        for library in ("NUMBA_NUM", "OMP_NUM", "OPENMM_CPU"):
+            os.environ.setdefault(f"{library}_THREADS", threads)
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser):

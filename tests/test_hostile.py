@@ -22,6 +22,11 @@ def test_any(kind, seed, tolerance):
     check(kind, seed, tolerance)
 
 
+def test_two_molecules():
+    """Whose small forces are differences of those of their images, in single precision."""
+    check("molecules", 6821, 1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind(kind):

@@ -124,11 +124,12 @@ def test_levels_and_nearly_empty_cells(options, backend):
     """With levels, and on a GPU in nearly empty cells, computed on a CPU with boxes of one level
     over the whole cell."""
     x, q = scattered(net=0.0)
-    cell = 12.0 * np.eye(3)
+    cell = 24.0 * np.eye(3)
     x = (x - x.min(0)) * 0.3 + 5.0
     options = {key: x if value is True else value for key, value in options.items()}
     settings = {"tolerance": 1e-6, "backend": backend, "precision": "double"}
     solver = CoulombSolver(q, cell, EXCLUDED, **settings, **options)
+    assert solver.evaluation.planner.problem.uses_region == ("positions" in options)
     result = solver.compute(x, virial=True)
     whole = CoulombSolver(q, cell, EXCLUDED, **settings).compute(x, virial=True)
     assert relative(result.virial, whole.virial) < 1e-5

@@ -113,6 +113,14 @@ class ForceErrors:
             return 1.0
         return self.expected / max(field, LEAST_FIELD * self.usual)
 
+    def noise_error(self, field: float) -> float:
+        """Relative error of float32 arithmetic. It comes from the terms of sums, which cancel where
+        forces are small; small molecular systems have no less of it, as :attr:`expected` assumes
+        of the error estimate."""
+        if self.usual == 0.0:
+            return self.noise
+        return self.noise * self.usual / max(field, LEAST_FIELD * self.usual)
+
     def net_error(self, field: float) -> float:
         """Relative error that a net charge makes in single precision."""
         return self.net / field if field > 0.0 else 0.0
@@ -140,7 +148,7 @@ class ForceErrors:
         rounding = Rounding(0.0, 0.0)
         if rounding_limit is not None:
             rounding = self.rounding.relative_to(rounding_limit)
-            noise = np.hypot(self.expected * self.noise, self.net) / rounding_limit
+            noise = np.hypot(self.usual * self.noise, self.net) / rounding_limit
             smallest = max(smallest, self._reached(noise))
         largest = self.total * (self.expected * assumed * larger) ** 2 if assumed < 1.0 else np.inf
         return ForceLimits(

@@ -319,7 +319,7 @@ class Planner:
             np.hypot(errors.size * np.hypot(coordinates, net), errors.usual_noise)
         )
         if p.precision == "single":
-            noise = float(np.hypot(ratio * errors.noise, net))
+            noise = float(np.hypot(errors.noise_error(field), net))
             case = CLOSE if coordinates >= noise else SMALL_FORCES
             problem = self._given_rounding(problem, max(coordinates, noise), case)
         return problem.with_field(ratio, problem.request.expected(self.with_forces(p)))
