@@ -16,7 +16,7 @@ matrix (:mod:`fmm_openmm.expansions.harmonics`), two fragments s and t in boxes 
 
     m_s^T A(a - b) m_t
 
-For the fragments of one box, ``m_s^T A`` is computed for many other boxes at a time. A group
+Pairs of boxes are sorted by their displacement, so that A is made once for many products. A group
 in many boxes, such as the solvent, is cheaper by convolution: its local expansions ``L_B`` at all
 boxes, like those of a plain evaluation, and ``m_s^T L_B`` for every fragment. :func:`choose_small`
 chooses between both by their costs. With levels all groups are convolved.
@@ -38,11 +38,12 @@ import numpy as np
 from fmm_openmm.backends.cpu.p2m import p2m
 from fmm_openmm.backends.cpu.p2p import copy_sources, find_sources
 from fmm_openmm.backends.cpu.sort import CpuParts
-from fmm_openmm.backends.cpu.threads import chunk_count, kernel
+from fmm_openmm.backends.cpu.threads import LANES, chunk_count, inline, kernel
+from fmm_openmm.box import BoxLattice
 from fmm_openmm.driver import expand
 from fmm_openmm.expansions.background import coefficients
 from fmm_openmm.expansions.harmonics import coupling, degrees
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import get_num_threads, prange
 from fmm_openmm.stages import Accumulator, Moments, NearExclusions
 
 BLOCK = 64
@@ -50,8 +51,8 @@ BLOCK = 64
 in float64."""
 
 COLUMNS = 128
-"""Boxes whose pairs with one box are computed together: so many that inner loops are long, and so
-few that their terms of the lattice operator stay in a core's cache."""
+"""Fragments whose moments are translated together: so many that inner loops are long, and so few
+that their moments stay in a core's cache."""
 
 CONVOLUTION = 5.0
 """Cost of a convolution for each place of the Fourier transform, relative to that of a fragment
@@ -198,87 +199,85 @@ def _near(
                             row[owner[g]] += np.nan if beyond else share * energy
 
 
+@inline
+def _multiply(matrix, x, columns, out):
+    """Multiply, ``out = matrix x``, in the first ``columns``, a multiple of LANES; the matrix has
+    an even number of rows, and a multiple of four columns."""
+    for i in range(0, len(matrix), 2):
+        out0, out1 = out[i], out[i + 1]
+        for w in range(columns):
+            out0[w], out1[w] = out.dtype.type(0.0), out.dtype.type(0.0)
+        for j in range(0, matrix.shape[1], 4):
+            a0, a1, a2, a3 = matrix[i, j], matrix[i, j + 1], matrix[i, j + 2], matrix[i, j + 3]
+            i1 = i + 1
+            b0, b1, b2, b3 = matrix[i1, j], matrix[i1, j + 1], matrix[i1, j + 2], matrix[i1, j + 3]
+            x0, x1, x2, x3 = x[j], x[j + 1], x[j + 2], x[j + 3]
+            for w in range(columns):
+                out0[w] += (a0 * x0[w] + a1 * x1[w]) + (a2 * x2[w] + a3 * x3[w])
+                out1[w] += (b0 * x0[w] + b1 * x1[w]) + (b2 * x2[w] + b3 * x3[w])
+
+
 @kernel(
-    "real[:,::1], i8[::1], i8[::1], i8[::1], i8[:,::1], i8[::1], real[:,::1], "
-    "i4[:,:,::1], real[:,:,::1], i8[::1], i8, i8, i8, i8[::1], f8[:,::1]"
+    "real[:,::1], i8[::1], i8[::1], i8[::1], real[:,::1], i4[:,:,::1], real[:,:,::1], i8[::1], "
+    "i8[::1], i8[::1], i8[::1], i8[::1], f8[:,::1]"
 )
 def _far(
-    moments, owner, occupied, of_box, place, lengths, operator, index, weight, degree,
-    first, last, chunks, row, rows,
+    moments, owner, of_box, row, operator, index, weight, degree, start, displacement, target,
+    source, rows,
 ):  # fmt: skip
     """Add to rows the far energies of fragments with groups, each pair of fragments once.
 
     Args:
         moments: of the fragments, shape (fragments, terms).
         owner: group of each fragment.
-        occupied: boxes with fragments, ascending.
-        of_box: fragments in each of these, as in :class:`Fragments`.
-        place: place of every box in the Fourier transform, shape (boxes, 3).
-        lengths: those of the Fourier transform, shape (3,).
-        operator: the lattice operator in real space, shape (places, terms).
-        index, weight: see :func:`fmm_openmm.expansions.harmonics.coupling`, with the second axis
-            padded to a multiple of four.
-        first, last: range of the occupied boxes whose fragments have a row.
+        of_box: fragments in each box that has any, as in :class:`Fragments`.
         row: number of the row of each fragment.
+        operator: the lattice operator in real space, shape (places, terms).
+        start: pairs of boxes of chunk c are ``start[c]:start[c + 1]``; no two chunks have the same
+            target boxes.
+        displacement: row of the operator for each pair of boxes, ascending in each chunk.
+        target, source: numbers of the two boxes of each pair.
     """
-    real = moments.dtype.type
     terms = moments.shape[1]
-    for chunk in prange(chunks):
-        tile = np.zeros((operator.shape[1], COLUMNS), moments.dtype)
-        matrix = np.empty((4, COLUMNS), moments.dtype)
-        signed = np.empty((0, index.shape[1]), moments.dtype)
-        total = np.empty((0, COLUMNS), moments.dtype)
-        local = np.empty((COLUMNS, 0, terms), moments.dtype)
-        for a in range(first + chunk, last, chunks):
-            begin, count = of_box[a], of_box[a + 1] - of_box[a]
-            if count > len(total):
-                signed = np.zeros((2 * count, index.shape[1]), moments.dtype)
-                total = np.empty((2 * count, COLUMNS), moments.dtype)
-                local = np.empty((COLUMNS, 2 * count, terms), moments.dtype)
-            for s in range(count):
-                for t in range(terms):
-                    m = moments[begin + s, t]
-                    signed[s, t] = -m if degree[t] % 2 else m
-            p0, p1, p2 = place[occupied[a], 0], place[occupied[a], 1], place[occupied[a], 2]
-            for block in range(a, len(occupied), COLUMNS):
-                used = min(COLUMNS, len(occupied) - block)
-                for w in range(used):
-                    b = occupied[block + w]
-                    d0, d1, d2 = p0 - place[b, 0], p1 - place[b, 1], p2 - place[b, 2]
-                    d0 += lengths[0] if d0 < 0 else 0
-                    d1 += lengths[1] if d1 < 0 else 0
-                    d2 += lengths[2] if d2 < 0 else 0
-                    d = (d0 * lengths[1] + d1) * lengths[2] + d2
-                    for t in range(operator.shape[1]):
-                        tile[t, w] = operator[d, t]
+    even, padded = (terms + 1) // 2 * 2, (terms + 3) // 4 * 4
+    for chunk in prange(len(start) - 1):
+        matrix = np.zeros((even, padded), moments.dtype)
+        x, y = np.zeros((padded, COLUMNS), moments.dtype), np.empty((even, COLUMNS), moments.dtype)
+        local = np.empty((COLUMNS, terms), moments.dtype)
+        pair, fragment = np.empty(COLUMNS, np.int64), np.empty(COLUMNS, np.int64)
+        p, t, last = start[chunk], np.int64(0), np.int64(-1)
+        while p < start[chunk + 1]:
+            d, used = displacement[p], 0
+            if d != last:
+                last = d
                 for i in range(terms):
-                    total[:count] = real(0.0)
-                    for j in range(0, signed.shape[1], 4):
-                        for k in range(4):
-                            t0, t1 = tile[index[i, j + k, 0]], tile[index[i, j + k, 1]]
-                            w0, w1 = weight[i, j + k, 0], weight[i, j + k, 1]
-                            for w in range(COLUMNS):
-                                matrix[k, w] = w0 * t0[w] + w1 * t1[w]
-                        for s in range(count):
-                            m0, m1 = signed[s, j], signed[s, j + 1]
-                            m2, m3 = signed[s, j + 2], signed[s, j + 3]
-                            for w in range(COLUMNS):
-                                total[s, w] += (m0 * matrix[0, w] + m1 * matrix[1, w]) + (
-                                    m2 * matrix[2, w] + m3 * matrix[3, w]
-                                )
-                    for s in range(count):
-                        for w in range(used):
-                            local[w, s, i] = total[s, w]
+                    for j in range(terms):
+                        a = weight[i, j, 0] * operator[d, index[i, j, 0]]
+                        a += weight[i, j, 1] * operator[d, index[i, j, 1]]
+                        matrix[i, j] = -a if degree[i] % 2 else a
+            while used < COLUMNS and p < start[chunk + 1] and displacement[p] == d:
+                if t < of_box[source[p] + 1] - of_box[source[p]]:
+                    pair[used], fragment[used] = p, of_box[source[p]] + t
+                    used += 1
+                    t += 1
+                else:
+                    p, t = p + 1, np.int64(0)
+            for w in range(used):
+                for j in range(terms):
+                    x[j, w] = moments[fragment[w], j]
+            _multiply(matrix, x, (used + LANES - 1) // LANES * LANES, y)
+            for i in range(terms):
                 for w in range(used):
-                    b = block + w
-                    share = 0.5 if a == b else 1.0  # pairs within the box occur twice
-                    for t in range(of_box[b], of_box[b + 1]):
-                        other = moments[t]
-                        for s in range(count):
-                            one, energy = local[w, s], 0.0
-                            for i in range(terms):
-                                energy += np.float64(one[i] * other[i])
-                            rows[row[begin + s], owner[t]] += share * energy
+                    local[w, i] = y[i, w]
+            for w in range(used):
+                box, one = target[pair[w]], local[w]
+                # pairs within a box occur twice
+                share = 0.5 if box == source[pair[w]] else 1.0
+                for s in range(of_box[box], of_box[box + 1]):
+                    other, energy = moments[s], 0.0
+                    for i in range(terms):
+                        energy += np.float64(one[i] * other[i])
+                    rows[row[s], owner[fragment[w]]] += share * energy
 
 
 def energies_among(fragments: Fragments, stages: Any, limit: float) -> np.ndarray:
@@ -356,16 +355,12 @@ def _add_pairs(
     occupied = np.unique(fragments.box[few])
     first, step = 0, max(1, MAX_ENTRIES // groups)  # fragments at a time, or those of one box
     if len(few):
-        shape = lattice.fft_shape
-        of_box = np.searchsorted(fragments.box[few], np.append(occupied, lattice.size))
-        place = np.stack(np.unravel_index(lattice.slots, shape), 1)
         index, weight = coupling(stages.order)
-        padding = (0, 0), (0, -len(index) % 4), (0, 0)
-        index, weight = np.pad(index, padding), np.pad(weight, padding).astype(moments.dtype)
-        pairs = (
-            np.ascontiguousarray(moments[:, few].T), fragments.owner[few], occupied, of_box, place,
-            np.array(shape), stages.operator_in_space, index, weight, degrees(stages.order),
+        tables = (
+            stages.operator_in_space, index, weight.astype(moments.dtype), degrees(stages.order)
         )  # fmt: skip
+        own = np.ascontiguousarray(moments[:, few].T), fragments.owner[few]
+        of_box = np.searchsorted(fragments.box[few], np.append(occupied, lattice.size))
     while first < lattice.size:
         begin = fragments.of_box[first]
         last = max(first + 1, np.searchsorted(fragments.of_box, begin + step, "right") - 1)
@@ -376,10 +371,28 @@ def _add_pairs(
             fragments.start, fragments.of_box, fragments.owner, first, last,
             chunk_count(last - first), limit, rows,
         )  # fmt: skip
+        pairs = _box_pairs(lattice, occupied, *np.searchsorted(occupied, (first, last)))
         if len(few):
-            a, b = np.searchsorted(occupied, (first, last))
-            _far(*pairs, a, b, chunk_count(b - a), few - begin, rows)
+            _far(*own, of_box, few - begin, *tables, *pairs, rows)
         order = np.argsort(fragments.owner[begin : fragments.of_box[last]], kind="stable")
         owners, starts = np.unique(fragments.owner[begin + order], return_index=True)
         half[owners] += np.add.reduceat(rows[order], starts)
         first = last
+
+
+def _box_pairs(lattice: BoxLattice, occupied: np.ndarray, first: int, last: int) -> tuple:
+    """Pairs of occupied boxes, each pair once, for target boxes with numbers from ``first`` to
+    ``last`` among them: the last four arguments of :func:`_far` before the rows."""
+    numbers = np.arange(first, last)
+    sources = np.concatenate([np.arange(a, len(occupied)) for a in numbers] or [numbers])
+    targets = np.repeat(numbers, len(occupied) - numbers)
+    lengths = lattice.fft_shape
+    place = np.stack(np.unravel_index(lattice.slots[occupied], lengths))
+    displacement = np.ravel_multi_index(
+        tuple(place[:, targets] - place[:, sources]), lengths, mode="wrap"
+    )
+    chunks = get_num_threads()  # few, so that a chunk has many pairs with the same displacement
+    key = (targets - first) % chunks * lattice.size + displacement
+    order = np.argsort(key, kind="stable")
+    start = np.searchsorted(key[order], np.arange(chunks + 1) * lattice.size)
+    return start, displacement[order], targets[order], sources[order]
