@@ -9,12 +9,11 @@
 
 extern __shared__ char memory[];
 
-// Columns of D values with stride INNER, COUNT per block.
-template <int D, int INNER, int COUNT, int SIGN>
+// Columns of D values with stride INNER, of OUTER x INNER in all, COUNT per block.
+template <int D, int OUTER, int INNER, int COUNT, int SIGN>
 __device__ __forceinline__ void columns(const real2* __restrict__ roots, real2* spectra) {
     real2* tile = reinterpret_cast<real2*>(memory);  // (D, COUNT)
-    const long long all = (long long)GRIDS * D0 * D1 * HALF / D,
-                    first = blockIdx.x * (long long)COUNT;
+    const long long all = (long long)OUTER * INNER, first = blockIdx.x * (long long)COUNT;
     auto top = [&](int line) {
         const long long c = first + line;
         return spectra + c / INNER * (D * INNER) + c % INNER;
@@ -31,31 +30,31 @@ __device__ __forceinline__ void columns(const real2* __restrict__ roots, real2* 
 #if DFT_COLUMNS0
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward0(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (GRIDS, D0, D1, HALF) */) {
+             real2* spectra /* (GRIDS, D0, D1, WAVES2) */) {
     wait_for_previous_kernel();
-    columns<D0, D1 * HALF, DFT_COLUMNS0, -1>(roots, spectra);
+    columns<D0, GRIDS, D1 * WAVES2, DFT_COLUMNS0, -1>(roots, spectra);
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse0(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (GRIDS, D0, D1, HALF) */) {
+             real2* spectra /* (GRIDS, D0, D1, WAVES2) */) {
     wait_for_previous_kernel();
-    columns<D0, D1 * HALF, DFT_COLUMNS0, 1>(roots, spectra);
+    columns<D0, GRIDS, D1 * WAVES2, DFT_COLUMNS0, 1>(roots, spectra);
 }
 #endif
 
 #if DFT_COLUMNS1
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward1(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (GRIDS, D0, D1, HALF) */) {
+             real2* spectra /* (GRIDS, PLANES0, D1, HALF) */) {
     wait_for_previous_kernel();
-    columns<D1, HALF, DFT_COLUMNS1, -1>(roots + D0, spectra);
+    columns<D1, GRIDS * PLANES0, HALF, DFT_COLUMNS1, -1>(roots + D0, spectra);
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse1(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (GRIDS, D0, D1, HALF) */) {
+             real2* spectra /* (GRIDS, PLANES0, D1, HALF) */) {
     wait_for_previous_kernel();
-    columns<D1, HALF, DFT_COLUMNS1, 1>(roots + D0, spectra);
+    columns<D1, GRIDS * PLANES0, HALF, DFT_COLUMNS1, 1>(roots + D0, spectra);
 }
 #endif

@@ -5,7 +5,7 @@
 #include "common/dependency.cuh"
 #include "common/dft_plane_pairs.cuh"
 
-#define PLANES (D0 * D1 / ROWS)
+#define PLANES (PLANES0 * D1 / ROWS)
 #define PAIRS ((PLANES + 1) / 2)
 
 extern __shared__ char memory[];
@@ -25,8 +25,8 @@ struct Pair {
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-                   const real* __restrict__ grids /* (GRIDS, D0, D1, D2) */,
-                   real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */) {
+                   const real* __restrict__ grids /* (GRIDS, PLANES0, D1, D2) */,
+                   real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF) */) {
     wait_for_previous_kernel();
     real2* tile = reinterpret_cast<real2*>(memory);  // (DFT_PAIRS, ROWS, PITCH)
     planes_forward<DFT_PAIRS>(roots + D0 + D1 - ROWS, tile, [&](int pair, int row, int column) {
@@ -50,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-                   const real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */,
-                   real* __restrict__ grids /* (GRIDS, D0, D1, D2) */) {
+                   const real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF) */,
+                   real* __restrict__ grids /* (GRIDS, PLANES0, D1, D2) */) {
     wait_for_previous_kernel();
     real2* tile = reinterpret_cast<real2*>(memory);  // (DFT_PAIRS, ROWS, PITCH)
     planes_inverse<DFT_PAIRS>(

@@ -14,12 +14,12 @@ __device__ __forceinline__ int next(int power, int k, int length) {
 }
 
 // Complex transform along an axis of stride `inner`.
-extern "C" __global__ void sums(int length, int inner, int sign,
+extern "C" __global__ void sums(int outer, int length, int inner, int sign,
                                 const real2* __restrict__ roots /* (length) */,
-                                const real2* __restrict__ from /* (GRIDS, D0, D1, HALF) */,
-                                real2* __restrict__ to /* (GRIDS, D0, D1, HALF) */) {
+                                const real2* __restrict__ from /* (outer, length, inner) */,
+                                real2* __restrict__ to /* (outer, length, inner) */) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    if (i >= (long long)GRIDS * D0 * D1 * HALF) return;
+    if (i >= (long long)outer * length * inner) return;
     const int k = i / inner % length;
     from += i - (long long)k * inner;
     real2 sum = {0, 0};
@@ -34,11 +34,12 @@ extern "C" __global__ void sums(int length, int inner, int sign,
 }
 
 // Real transform along the last axis.
-extern "C" __global__ void sums_forward(const real2* __restrict__ roots /* (D2) */,
-                                        const real* __restrict__ grids /* (GRIDS, D0, D1, D2) */,
-                                        real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */) {
+extern "C" __global__ void sums_forward(
+    const real2* __restrict__ roots /* (D2) */,
+    const real* __restrict__ grids /* (GRIDS, PLANES0, D1, D2) */,
+    real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF) */) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    if (i >= (long long)GRIDS * D0 * D1 * HALF) return;
+    if (i >= (long long)GRIDS * PLANES0 * D1 * HALF) return;
     const int k = i % HALF;
     const real* x = grids + i / HALF * D2;
     real2 sum = {0, 0};
@@ -51,10 +52,10 @@ extern "C" __global__ void sums_forward(const real2* __restrict__ roots /* (D2) 
 
 extern "C" __global__ void sums_inverse(
     const real2* __restrict__ roots /* (D2) */,
-    const real2* __restrict__ spectra /* (GRIDS, D0, D1, HALF) */,
-    real* __restrict__ grids /* (GRIDS, D0, D1, D2) */) {
+    const real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF) */,
+    real* __restrict__ grids /* (GRIDS, PLANES0, D1, D2) */) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    if (i >= (long long)GRIDS * D0 * D1 * D2) return;
+    if (i >= (long long)GRIDS * PLANES0 * D1 * D2) return;
     const int n = i % D2;
     const real2* x = spectra + i / D2 * HALF;
     real sum = x[0].x;

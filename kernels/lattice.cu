@@ -81,7 +81,7 @@ __device__ __forceinline__ void multiply(int mu, int l, const real2* m, const re
 
 extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
     convolve(int waves, const real2* __restrict__ moments /* (SETS, TERMS, waves) */,
-             const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, D0, D1, half of D2) */,
+             const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, waves) */,
              real2* __restrict__ local /* (SETS, TERMS, waves) */) {
     extern __shared__ char memory[];
     wait_for_previous_kernel();
@@ -89,7 +89,6 @@ extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
     const int lane = threadIdx.x % WAVES, warp = threadIdx.x / WAVES;
     const int wave = blockIdx.x * WAVES + lane;
     const bool used = wave < waves;
-    const long long stored = WAVE_PLANES == D0 ? waves : (long long)D0 * D1 * (D2 / 2 + 1);
     if (SETS > 1) {
         moments += blockIdx.z * (long long)waves * TERMS;
         local += blockIdx.z * (long long)waves * TERMS;
@@ -104,11 +103,11 @@ extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
     real* staged = reinterpret_cast<real*>(m + TERMS * WAVES);  // ((2 ORDER + 1)^2, WAVES)
 #pragma unroll 8
     for (int a = warp; a < (2 * ORDER + 1) * (2 * ORDER + 1); a += CONVOLVE_WARPS)
-        staged[a * WAVES + lane] = used ? operator_terms[a * stored + wave] : real(0);
+        staged[a * WAVES + lane] = used ? operator_terms[a * (long long)waves + wave] : real(0);
     const int stride = WAVES;
     const real* op = staged + lane;
 #else
-    const long long stride = stored;
+    const long long stride = waves;
     const real* op = operator_terms + (used ? wave : 0);
 #endif
     m += lane;

@@ -39,11 +39,8 @@
 #define ROUNDS(items, workers) (((items) + (workers) - 1) / (workers))
 #define H0 (D0 / 2 + 1)
 #define H1 (D1 / 2 + 1)
-#define H2 (D2 / 2 + 1)
-#define STORED (H0 * H1 * H2)
-#define HALF ((long long)WAVE_PLANES * D1 * H2)
-#define FIRST (FIRST0 * H1 * H2)  // wave vectors of the octant that the kernel takes
-#define END (END0 * H1 * H2)
+#define STORED (H0 * H1 * WAVES2)  // wave vectors of the octant that the kernel takes
+#define HALF ((long long)D0 * D1 * WAVES2)
 
 // x, or -x if the sign bit of `sign` is set
 __device__ __forceinline__ float with_sign(float x, unsigned sign) {
@@ -82,13 +79,12 @@ struct Pair {
 struct Image {
     int number;
     bool distinct;    // whether it differs from the images of lower numbers
-    long long place;  // index in the planes of the half grid
+    long long place;  // index in the half grid
     __device__ Image(int wave, int number) : number(number) {
-        const int k0 = wave / (H1 * H2), k1 = wave / H2 % H1;
+        const int k0 = wave / (H1 * WAVES2), k1 = wave / WAVES2 % H1;
         const bool y = number & 1 && k1 > 0 && 2 * k1 < D1, z = number & 2 && k0 > 0 && 2 * k0 < D0;
         distinct = number == y + 2 * z;
-        place =
-            ((z ? FOLD0 - k0 : k0 - FIRST0) * D1 + (y ? D1 - k1 : k1)) * (long long)H2 + wave % H2;
+        place = ((z ? D0 - k0 : k0) * D1 + (y ? D1 - k1 : k1)) * (long long)WAVES2 + wave % WAVES2;
     }
     // mirroring multiplies the real and the imaginary part of a pair by these powers of i, 0 or 2
     __device__ int power(const Pair& pair) const { return number & (pair.l + pair.m) << 1; }
@@ -198,10 +194,10 @@ __device__ __forceinline__ void store(const real2* copy, const Image& image, int
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
-    convolve_mirrored(const real2* __restrict__ moments /* (SETS, TERMS, WAVE_PLANES, D1, H2) */,
-                      const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, H2) */,
-                      real2* __restrict__ local /* (SETS, TERMS, WAVE_PLANES, D1, H2) */) {
+extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS) convolve_mirrored(
+    const real2* __restrict__ moments /* (SETS, TERMS, D0, D1, WAVES2) */,
+    const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, WAVES2) */,
+    real2* __restrict__ local /* (SETS, TERMS, D0, D1, WAVES2) */) {
     extern __shared__ char memory[];
     wait_for_previous_kernel();
     // (MIRRORED_WAVES, OPERATOR_SIZE)
@@ -211,9 +207,9 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
 
     // this thread copies the operator and one image of the moments of one wave vector
     const int own = threadIdx.x % MIRRORED_WAVES, part = threadIdx.x / MIRRORED_WAVES;
-    const int wave = FIRST + blockIdx.x * MIRRORED_WAVES + own;
-    const Image image(min(wave, END - 1), part % 4);
-    const bool copies = wave < END && image.distinct;
+    const int wave = blockIdx.x * MIRRORED_WAVES + own;
+    const Image image(min(wave, STORED - 1), part % 4);
+    const bool copies = wave < STORED && image.distinct;
     real2* const copy = columns + own * COLUMNS_SIZE + image.number;
     moments += image.place;
     local += image.place;
@@ -221,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS)
         moments += blockIdx.y * (HALF * TERMS);
         local += blockIdx.y * (HALF * TERMS);
     }
-    operator_terms += min(wave, END - 1);
+    operator_terms += min(wave, STORED - 1);
     load(moments, operator_terms, image, part, terms + own * OPERATOR_SIZE, copy);
     __syncthreads();
 

@@ -210,10 +210,12 @@ __device__ __forceinline__ void store_moments(const Shared& s, const real4* xq,
                                               real* __restrict__ moments,
                                               double* __restrict__ square) {
     const int lane = threadIdx.x % 32, mine = lane / P2M_LANES, member = lane % P2M_LANES;
-    const int box = blockIdx.x * GROUP + mine, begin = s.begin[mine],
-              many = s.begin[mine + 1] - begin;
+    const int box = blockIdx.x * GROUP + mine, begin = s.begin[mine];
+    // without a slot are boxes of other ranks
+    const bool stored = box < BOXES && (!HAS_SHARE || slot[box] >= 0);
+    const int many = !HAS_SHARE || stored ? s.begin[mine + 1] - begin : 0;
     const real4* own = xq + begin;
-    real* to = box < BOXES ? moments + slot[box] : nullptr;
+    real* to = stored ? moments + slot[box] : nullptr;
     switch (threadIdx.x / 32) {
         case 0:
             moments_of<0>(s, mine, member, many, own, background, to);

@@ -2,10 +2,14 @@
 CPUs. Particles, moments and results are exchanged between the GPUs; only the numbers of what is
 exchanged pass through MPI.
 
-The convolution is shared as on CPUs, with planes of wave vectors in place of single ones. The near
-field, which needs no exchange after that of the particles, runs along with it.
+For the convolution a rank transforms planes of the grid, those of its own boxes in rectangular
+cells, along the last two axes. For some of the wave vectors along the last axis it then transforms
+along the first axis and multiplies with the operator, so that the spectra are transposed once
+before and once after that. The near field, which needs no exchange after that of the particles,
+runs along with it.
 """
 
+import math
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any, Protocol
@@ -16,7 +20,6 @@ from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends.cpu.sort import number_boxes
 from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.pipeline.ranks import (
-    ALIGNMENT,
     CONVOLVE,
     EXPANDING,
     FORWARD,
@@ -32,7 +35,7 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
 from fmm_openmm.backends.cuda.program import SETUP, Device, Program, Share
 from fmm_openmm.box import index_grid
 from fmm_openmm.distributed.communication import exchange
-from fmm_openmm.distributed.sharing import BoxShares
+from fmm_openmm.distributed.sharing import BoxShares, PlaneShares, even_ranges, layer_size
 from fmm_openmm.distributed.stages import Links
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.specification import Specification
@@ -40,6 +43,9 @@ from fmm_openmm.units import COULOMB_CONSTANT
 
 SLACK = 1.05
 """Room for copies, over the number at the first evaluation."""
+
+ROOM = 16
+"""Room for so many more."""
 
 
 class Gpu(Protocol):
@@ -76,8 +82,7 @@ class GpuStages:
         self._offsets = np.cumsum([0, *comm.allgather(len(charges))])
         self._bounds = [slice(*pair) for pair in pairwise(self._offsets.tolist())]
         self._given = self._bounds[comm.rank]
-        self._lattice = LatticeShare.by_rank(specification, comm.size)
-        self._planes = [gpu.arrays.asarray(share.planes.index, np.int64) for share in self._lattice]
+        self._waves = even_ranges(self.lattice.fft_shape[2] // 2 + 1, comm.size)
         numbers = self._offsets[links.rank] + links.partner
         partners = _gathered(comm, np.bincount(links.particle, minlength=len(charges)))
         self._excluded_start = np.cumsum(np.concatenate([[0], partners]))
@@ -145,7 +150,9 @@ class GpuStages:
         parts = np.bincount(box, minlength=lattice.size)[lattice.linear(index)]
         total = np.empty_like(parts)
         comm.Allreduce(parts, total)
-        self._shares = BoxShares.balanced(comm, lattice, index, total, ALIGNMENT)
+        alignment = layer_size(lattice) or 1
+        self._shares = BoxShares.balanced(comm, lattice, index, total, alignment)
+        self._planes = PlaneShares.of(comm.rank, lattice, self._shares.ranges)
         copies = int(total[self._shares.near[:, comm.rank]].sum())
         own = int(total[self._shares.ranges[comm.rank]].sum())
         self._make(copies, own, {})
@@ -155,12 +162,6 @@ class GpuStages:
         self._fill("excluded_start", self._excluded_start)
         self._fill("excluded", self._excluded)
         self._fill("charges", self._charges)
-        slots = lattice.slots_of(lattice.span)
-        ordered = np.array_equal(slots, np.arange(len(slots)))
-        self._slots = [
-            share if ordered else self._gpu.arrays.asarray(slots[share])
-            for share in self._shares.ranges
-        ]
 
     def _make(self, copies: int, own: int, given: dict) -> None:
         """Make the program for so many copies, and so many of them with parts in the boxes of this
@@ -171,7 +172,7 @@ class GpuStages:
         """
         share = self._shares.ranges[self._comm.rank]
         self._most = copies, own
-        copies, own = (int(SLACK * number) + ALIGNMENT for number in (copies, own))
+        copies, own = (int(SLACK * number) + ROOM for number in (copies, own))
         self._sizes = RankSizes(
             int(self._offsets[-1]),
             self._given.start,
@@ -181,7 +182,8 @@ class GpuStages:
             self._partners(own),
         )
         boxes = Share(share.start, share.stop, max(1, share.stop - share.start))
-        lattice = self._lattice[self._comm.rank]
+        planes, waves = self._planes.ranges[self._comm.rank], self._waves[self._comm.rank]
+        lattice = LatticeShare(planes.stop - planes.start, waves, self._planes.are_boxes)
         program = build_rank(self._specification, self._gpu.facts, self._sizes, boxes, lattice)
         kept = {
             name: given[name]
@@ -189,8 +191,6 @@ class GpuStages:
             if name in given and given[name].shape == buffer.shape
         }
         given.clear()
-        lanes: Any = program.macros["P2M_LANES"]
-        self._group = 32 // lanes
         self._run = self._gpu.made(program, kept)
 
     def _grow(self, copies: int, own: int) -> None:
@@ -289,56 +289,80 @@ class GpuStages:
         self._exchange([blocks[self._comm.rank]] * self._comm.size, blocks)
 
     def _expand(self) -> None:
-        """Local expansions of the boxes of this rank from their moments: transforms of the terms of
-        this rank, and products at its wave vectors, between which the arrays are transposed."""
-        rank, run, buffers = self._comm.rank, self._run, self._run.buffers
-        terms, slots, planes = [share.terms for share in self._lattice], self._slots, self._planes
-        counts = [each.stop - each.start for each in terms]
-        boxes = [each.stop - each.start for each in self._shares.ranges]
-        spectrum, local_spectrum = buffers["spectrum"], buffers["local_spectrum"]
-        moments, local = (
-            buffers[name].reshape(terms[-1].stop, -1) for name in ("moments", "local")
-        )
-        self._gather_squares()
-        sent = [moments[each][:, slots[rank]] for each in terms]
-        blocks = self._exchanged(sent, [(counts[rank], number) for number in boxes])
-        for place, block in zip(slots, blocks, strict=True):
-            moments[terms[rank]][:, place] = block
-        if counts[rank]:
+        """Local expansions of the boxes of this rank from their moments, in their place."""
+        rank, run, buffers, shares = self._comm.rank, self._run, self._run.buffers, self._planes
+        terms, (d0, d1, d2) = len(buffers["moments"]), self.lattice.fft_shape
+        planes, waves, half = shares.ranges, self._waves, d2 // 2 + 1
+        own_planes, own_waves = (each[rank].stop - each[rank].start for each in (planes, waves))
+        of_planes, of_waves = (terms, own_planes, d1, half), (terms, d0, d1, own_waves)
+        if not shares.are_boxes:
+            self._fill_grids()
+        if own_planes:
             run.queue(FORWARD)
-        sent = [self._contiguous(spectrum[:, each]) for each in planes]
-        self._exchange(sent, [buffers["waves"][each] for each in terms])
-        run.queue(CONVOLVE)
-        sent = [buffers["local_waves"][each] for each in terms]
-        shapes = [(counts[rank], len(each), *spectrum.shape[2:]) for each in planes]
-        for place, block in zip(planes, self._exchanged(sent, shapes), strict=True):
-            local_spectrum[:, place] = block
-        if counts[rank]:
+        of_all = self._viewed("local_spectrum", of_waves)
+        of_all[:, planes[-1].stop :] = 0  # planes without boxes
+        spectrum = self._viewed("spectrum", of_planes)
+        self._transpose([spectrum[..., one] for one in waves], [of_all[:, one] for one in planes])
+        if own_waves:
+            run.queue(CONVOLVE)
+        of_all, local = (
+            self._viewed("spectrum", of_waves),
+            self._viewed("local_spectrum", of_planes),
+        )
+        self._transpose([of_all[:, one] for one in planes], [local[..., one] for one in waves])
+        if own_planes:
             run.queue(INVERSE)
-        sent = [local[terms[rank]][:, place] for place in slots]
-        blocks = self._exchanged(sent, [(count, boxes[rank]) for count in counts])
-        for each, block in zip(terms, blocks, strict=True):
-            local[each][:, slots[rank]] = block
+        if not shares.are_boxes:
+            self._empty_grids()
         if self.lattice.background:
             self._share_trace()
 
-    def _gather_squares(self) -> None:
-        """Gather the sums of p2m for the trace term."""
-        square, group = self._run.buffers["square"], self._group
-        self._all_gather(
-            [
-                square[share.start // group :][: -(-(share.stop - share.start) // group)]
-                for share in self._shares.ranges
-            ]
-        )
+    def _viewed(self, name: str, shape: tuple[int, ...]):
+        """The beginning of a buffer as an array of some shape."""
+        return self._run.buffers[name].ravel()[: math.prod(shape)].reshape(shape)
+
+    def _fill_grids(self) -> None:
+        """Fill the grids of this rank with the moments of the boxes in its planes."""
+        xp, moments = self._gpu.arrays, self._run.buffers["moments"]
+        grids = self._run.buffers["grids"].reshape(len(moments), -1)
+        grids.fill(0)
+        sent = [moments[:, xp.asarray(boxes)] for boxes in self._planes.sent]
+        blocks = self._exchanged(sent, [(len(moments), len(to)) for to in self._planes.received])
+        for places, block in zip(self._planes.received, blocks, strict=True):
+            grids[:, xp.asarray(places)] = block
+
+    def _empty_grids(self) -> None:
+        """The inverse of :meth:`_fill_grids`, for local expansions."""
+        xp, local = self._gpu.arrays, self._run.buffers["moments"]
+        grids = self._run.buffers["grids"].reshape(len(local), -1)
+        sent = [grids[:, xp.asarray(places)] for places in self._planes.received]
+        blocks = self._exchanged(sent, [(len(local), len(to)) for to in self._planes.sent])
+        for boxes, block in zip(self._planes.sent, blocks, strict=True):
+            local[:, xp.asarray(boxes)] = block
 
     def _share_trace(self) -> None:
-        """Give all ranks the trace term of the one that has it, that of the first plane."""
-        trace, ranks = self._run.buffers["trace"], self._comm.size
-        found = self._gpu.arrays.empty((ranks, trace.size), trace.dtype)
-        self._exchange([trace] * ranks, list(found))
-        owner = next(rank for rank, share in enumerate(self._lattice) if 0 in share.planes.index)
-        trace[...] = found[owner]
+        """Add up the trace terms: all but the sum of the second moments are those of one rank."""
+        xp, buffers, rank = self._gpu.arrays, self._run.buffers, self._comm.rank
+        trace, ranks = buffers["trace"], self._comm.size
+        if not self._waves[rank].start == 0 < self._waves[rank].stop:
+            trace.fill(0)
+            trace[0, 6] = buffers["square"].sum()
+        found = xp.empty((ranks, trace.size), trace.dtype)
+        found[rank] = trace.ravel()
+        self._all_gather(list(found))
+        trace[0] = found.sum(0)
+
+    def _transpose(self, sources: list, targets: list) -> None:
+        """Copy ``sources[r]`` to rank r, whose array for this rank in its ``targets`` has the same
+        shape."""
+        rank, xp = self._comm.rank, self._gpu.arrays
+        targets[rank][...] = sources[rank]
+        none = xp.empty(0, sources[rank].dtype)
+        sent = [none if r == rank else each for r, each in enumerate(sources)]
+        shapes = [(0,) if r == rank else each.shape for r, each in enumerate(targets)]
+        for r, block in enumerate(self._exchanged(sent, shapes)):
+            if r != rank:
+                targets[r][...] = block
 
     def _exchanged(self, sent: list, shapes: list[tuple[int, ...]]) -> list:
         """What each rank sends to this one while this sends ``sent[r]`` to rank r."""

@@ -13,7 +13,6 @@ transposed by all-to-all exchanges.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -36,7 +35,7 @@ from fmm_openmm.backends.cpu.share import (
 from fmm_openmm.backends.cpu.sort import number_boxes
 from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.distributed.communication import exchange, exchange_rows
-from fmm_openmm.distributed.sharing import BoxShares
+from fmm_openmm.distributed.sharing import BoxShares, even_ranges
 from fmm_openmm.driver import evaluate
 from fmm_openmm.specification import Specification
 
@@ -95,8 +94,8 @@ class DistributedStages(CpuStages):
         self._comm, self.given_charges = comm, charges
         here = links.rank == comm.rank
         self._links_here, self._links_away = links.where(here), links.where(~here)
-        self._terms = _ranges((self.order + 1) ** 2, comm.size)
-        self._waves = _ranges(self.operator.shape[1], comm.size)
+        self._terms = even_ranges((self.order + 1) ** 2, comm.size)
+        self._waves = even_ranges(self.operator.shape[1], comm.size)
         self.operator = np.ascontiguousarray(self.operator[:, self._waves[comm.rank]])
         self._boxes: list[slice] = []
 
@@ -317,9 +316,3 @@ class DistributedStages(CpuStages):
     def p2p(self, parts, near, out, moment=None, sources=None):
         own = range(self._own.start, self._own.stop)
         p2p(parts, parts, near, self.lattice, out, moment, own)
-
-
-def _ranges(count: int, ranks: int) -> list[slice]:
-    """``count`` items in a range for each rank, as even as possible."""
-    bounds = [count * rank // ranks for rank in range(ranks + 1)]
-    return [slice(*pair) for pair in pairwise(bounds)]

@@ -36,10 +36,9 @@
 //   MIRRORED_WARPS, MIRRORED_WAVES
 //                    warps and wave vectors per block of convolve_mirrored
 //   D0, D1, D2       lengths of the Fourier transforms
-//   FIRST0, END0, FOLD0, WAVE_PLANES
-//                    wave vectors of the convolution by their index k0, from FIRST0 to END0 - 1: of
-//                    them and of their mirror images with index D0 - k0, which are in plane
-//                    FOLD0 - k0, the spectra have WAVE_PLANES planes
+//   FIRST2, WAVES2   first and number of the last indices of wave vectors in the convolution and in
+//                    transforms along the first axis: 0 and D2 / 2 + 1, unless ranks share them
+//   PLANES0          planes of a grid that are transformed along the other axes: D0, likewise
 //   GRIDS            grids that are transformed: TERMS for each set of charges
 //   DFT_THREADS      maximum threads per block of dft
 //   DFT_ROWS         rows of a plane in dft: D1 or 1

@@ -201,7 +201,7 @@ extern "C" __global__ void operator_weights(
 __device__ __forceinline__ void fractions(double (&fraction)[3], int wave,
                                           const int* __restrict__ group) {
     const int kappa[3] = {wave / (group[13] * group[14]), wave / group[14] % group[13],
-                          wave % group[14]};
+                          FIRST2 + wave % group[14]};
     for (int a = 0; a < 3; a++) {
         double f = 0;
         for (int k = 0; k < 3; k++) {
@@ -288,7 +288,7 @@ __device__ __forceinline__ void add_reciprocal_space(
 
 extern "C" __global__ void __launch_bounds__(OPERATOR_WAVES) operator_terms(
     double alpha, double cut, int waves, int offset_count, int alias_count,
-    const int* __restrict__ group /* (15): V row by row, d, lengths of the half grid */,
+    const int* __restrict__ group /* (15): V row by row, d, lengths of the grid of waves */,
     const int4* __restrict__ offsets, const double2* __restrict__ weights,
     const double3* __restrict__ alias_vectors, const Parameters* __restrict__ parameters,
     real* __restrict__ operator_of /* ((2 ORDER + 1)^2, waves) */) {
@@ -313,7 +313,8 @@ extern "C" __global__ void __launch_bounds__(OPERATOR_WAVES) operator_terms(
     if (wave >= waves) return;
 
     // the terms of r = 0 and G = 0
-    if (columns.m == 0) sum[0].x -= 2 * alpha / sqrt(PI) + (wave == 0 ? PI / (alpha * alpha) : 0);
+    if (columns.m == 0)
+        sum[0].x -= 2 * alpha / sqrt(PI) + (FIRST2 == 0 && wave == 0 ? PI / (alpha * alpha) : 0);
 #pragma unroll
     for (int slot = 0; slot < SLOTS; slot++) {
         if (!columns.used(slot)) continue;

@@ -54,6 +54,7 @@ def ions(boundary, cell, net=0.0, **options):
 CUBE = 2.7 * np.eye(3)
 SKEWED = np.array([[2.8, 0.0, 0.0], [0.9, 2.6, 0.0], [-0.8, 1.1, 2.4]])
 LONG = np.diag([1.5, 1.5, 7.5])
+FLAT = np.diag([1.5, 5.7, 0.6])
 
 CASES = {
     "water": lambda: water("periodic"),
@@ -71,12 +72,14 @@ COARSE = {"tolerance": 0.05, "order": 3}
 GPU_CASES = {
     "split": lambda: ions("periodic", CUBE, net=3.0, grid=(5, 5, 5), smoothing=0.1, **COARSE),
     "skewed": lambda: ions("periodic", SKEWED, exclusions_periodic=True, **COARSE),
-    "long": lambda: ions("periodic", LONG, **COARSE),
+    "long": lambda: ions("periodic", LONG, grid=(3, 4, 19), **COARSE),
+    "flat": lambda: ions("periodic", FLAT, grid=(5, 19, 2), **COARSE),
     "open": lambda: ions("open", SKEWED, net=-2.0, **COARSE),
     "ab": lambda: ions("ab", SKEWED, **COARSE),
     "water": lambda: water("periodic", tolerance=5e-4, precision="single"),
 }
-"""Cases of low order, for which emulated kernels are compiled in seconds."""
+"""Cases of low order, for which emulated kernels are compiled in seconds. "long" and "flat" have 19
+boxes along an axis, which sums transform, and "flat" two planes of boxes, fewer than ranks."""
 
 
 def write(folder, case, name, backend="cpu", virial=True):

@@ -88,8 +88,9 @@ class Variant:
 
     def rank(self, device):
         wanted = self.specification(SKEWED)
-        share = LatticeShare.by_rank(wanted, 2)[1]
-        return build_rank(wanted, device, RANK, Share(100, 200, 100), share)
+        return build_rank(
+            wanted, device, RANK, Share(100, 200, 100), LatticeShare(2, slice(1, 2), False)
+        )
 
     @cached_property
     def programs(self) -> dict[str, Program]:

@@ -13,6 +13,7 @@ from fmm_openmm.backends.cuda.pipeline.ranks import LatticeShare, RankSizes, bui
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice, PaddedLattice, counts_matrix
 from fmm_openmm.dipole_term import DipoleTerm
+from fmm_openmm.distributed.sharing import even_ranges
 from fmm_openmm.neutralization import Cylinders, Sheets
 from fmm_openmm.specification import Specification
 
@@ -102,8 +103,9 @@ def of_rank(rank, span=None):
     lattice = PaddedLattice(np.array(span), 2.0) if span else BoxLattice(COUNTS, np.eye(3), 2.0)
     sizes = RankSizes(all=90, first=30, given=40, excluded=20, copies=70, partners=80)
     wanted = Specification(lattice, 4, 0.05, np.empty(0), np.empty((0, 2), int), False, np.float32)
-    lattice = LatticeShare.by_rank(wanted, 3)[rank]
-    return build_rank(wanted, p.Device(132, WHOLE), sizes, p.Share(16, 48, 32), lattice)
+    waves = even_ranges(lattice.fft_shape[2] // 2 + 1, 3)[rank]
+    share = LatticeShare(rank, waves, span is None)
+    return build_rank(wanted, p.Device(132, WHOLE), sizes, p.Share(16, 48, 32), share)
 
 
 class Reader:

@@ -92,7 +92,7 @@ LAYOUT = Neighbourhood.from_lattice(
 
 
 RANK_FILLED = {*p.INPUTS, "box_ranks", "excluded_start", "excluded", "copies", "located"}
-RANK_FILLED |= {"fraction", "tag", "waves", "local_spectrum"}
+RANK_FILLED |= {"fraction", "tag", "local_spectrum"}
 
 
 WITH_VIRIAL = {*p.INPUTS, "operator_derivatives"}
@@ -107,7 +107,7 @@ OTHERS = {
         {"parameters"},
     ),
     "rank": (lambda: of_rank(0), RANK_FILLED),
-    "rank, open": (lambda: of_rank(1, (7, 6, 9)), RANK_FILLED),
+    "rank, open": (lambda: of_rank(1, (7, 6, 9)), RANK_FILLED | {"grids"}),
     "last rank": (lambda: of_rank(2), RANK_FILLED | {"trace"}),
     "sites": (of_sites, SITES_FILLED),
     "sites, double": (lambda: of_sites("double", switching=0.8), SITES_FILLED),

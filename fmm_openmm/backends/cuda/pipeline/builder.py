@@ -24,6 +24,8 @@ class Builder(ProgramBuilder):
         virial: whether the stages also compute what the virial needs.
         share: the boxes whose parts get results, or None: all.
         targets: number of these boxes at most.
+        waves: range of the last indices of the wave vectors of the convolution: all, unless ranks
+            share them.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Builder(ProgramBuilder):
         self.levels, self.root = levels, lattice.coarsened(levels) if levels else lattice
         self.n, self.boxes, self.terms = n, int(lattice.span.prod()), (order + 1) ** 2
         self.share, self.targets = share, share.most if share else self.boxes
+        self.waves = slice(0, self.root.fft_shape[2] // 2 + 1)
         self.corners = 8 if smoothing > 0 else 1
         self.parts = n * self.corners
         self.crowd = n * (1 + 2 * smoothing) ** 3 / (self.boxes * lattice.filled)

@@ -30,6 +30,8 @@ THREADS = 128
 MOST_THREADS = 8192
 """Largest block, times the bytes of a complex value: as its registers allow."""
 
+_OTHER = {"spectrum": "local_spectrum", "local_spectrum": "spectrum"}
+
 
 @dataclass(frozen=True)
 class Fourier:
@@ -43,20 +45,30 @@ class Fourier:
         shape: theirs.
         itemsize: bytes of a complex value.
         shared: bytes of shared memory a block may have.
+        planes: planes of each grid that are transformed along the last axes.
+        waves: wave vectors along the last axis of the columns that are transformed along the first.
+        divided: whether ranks share the grids, so that no block transforms a whole one.
     """
 
     terms: int
     shape: tuple[int, int, int]
     itemsize: int
     shared: int
+    planes: int
+    waves: int
+    divided: bool
 
     @classmethod
-    def from_builder(cls, b: Builder, grids: int | None = None) -> "Fourier":
-        """The transform of a builder's grids, or of so many of them, after adding its macros, its
-        kernels and the table of roots of unity, powers of e^(2 pi i / D) for each axis, to the
-        program."""
-        grids = b.terms * b.sets if grids is None else grids
-        self = cls(grids, b.root.fft_shape, b.complex.itemsize, b.device.shared)
+    def from_builder(cls, b: Builder, planes: int | None = None) -> "Fourier":
+        """The transform of a builder's grids, or of so many of their planes and the builder's share
+        of the columns, after adding its macros, its kernels and the table of roots of unity, powers
+        of e^(2 pi i / D) for each axis, to the program."""
+        shape, waves = b.root.fft_shape, b.waves.stop - b.waves.start
+        facts = b.complex.itemsize, b.device.shared
+        divided = planes is not None
+        self = cls(
+            b.terms * b.sets, shape, *facts, shape[0] if planes is None else planes, waves, divided
+        )
         b.table(
             "roots",
             np.concatenate([np.exp(2j * np.pi * np.arange(d) / d) for d in self.shape]),
@@ -66,6 +78,8 @@ class Fourier:
         b.macros(**{f"DFT_COLUMNS{axis}": self.columns(axis) for axis in (0, 1)})
         b.macros(
             GRIDS=self.terms,
+            PLANES0=self.planes,
+            WAVES2=self.waves,
             DFT_ROWS=self.rows,
             DFT_PITCH=self.pitch,
             DFT_PAIRS=self.pairs,
@@ -74,10 +88,12 @@ class Fourier:
         if self.whole:
             b.stage("lattice", "dft", forward=self.whole_bytes, inverse=self.whole_bytes)
             return self
-        if self.rows:
+        if self.rows and self.planes:
             planes = self.pairs * self.row_bytes * self.rows
             b.stage("lattice", "dft_planes", forward_planes=planes, inverse_planes=planes)
         for axis in filter(self.columns, self.apart):
+            if not (self.waves, self.planes)[axis]:
+                continue
             columns = self.columns(axis) * self.shape[axis] * self.itemsize
             b.stage(
                 "lattice",
@@ -113,7 +129,8 @@ class Fourier:
     @cached_property
     def whole(self) -> bool:
         """Whether a block transforms a whole grid."""
-        return all(map(composed, self.shape)) and self.whole_bytes <= min(self.shared, WHOLE_BYTES)
+        fits = all(map(composed, self.shape)) and self.whole_bytes <= min(self.shared, WHOLE_BYTES)
+        return fits and not self.divided
 
     @cached_property
     def rows(self) -> int:
@@ -165,10 +182,22 @@ class Fourier:
         if self.whole:
             b.launch("forward", self.terms, self.threads, "roots", moments, "spectrum")
             return
-        here = "local_spectrum" if len(self.sums) % 2 else "spectrum"
-        self._last_axes(b, "forward", moments, here, self.half)
-        for axis in reversed(self.apart):
-            here = self._columns(b, "forward", axis, here)
+        here = _OTHER["spectrum"] if 0 in self.sums else "spectrum"
+        self.forward_planes(b, moments, here)
+        self.forward_columns(b, here)
+
+    def forward_planes(self, b: Builder, moments: str | At, result: str = "spectrum") -> None:
+        """Queue the transform of planes of ``moments`` along the last axes to ``result``, one of
+        the buffers of :meth:`forward`."""
+        here = _OTHER[result] if 1 in self.sums else result
+        self._last_axes(b, "forward", moments, here, self.half[2])
+        if 1 in self.apart:
+            self._columns(b, "forward", 1, here)
+
+    def forward_columns(self, b: Builder, here: str) -> str:
+        """Queue the transform of a spectrum ``here`` along the first axis. Returns the buffer of
+        the result."""
+        return self._columns(b, "forward", 0, here) if 0 in self.apart else here
 
     def inverse(self, b: Builder, local: str | At = "local") -> None:
         """Queue the inverse transform of "local_spectrum" to ``local``, with "spectrum" for
@@ -176,10 +205,17 @@ class Fourier:
         if self.whole:
             b.launch("inverse", self.terms, self.threads, "roots", "local_spectrum", local)
             return
-        here = "local_spectrum"
-        for axis in self.apart:
-            here = self._columns(b, "inverse", axis, here)
-        self._last_axes(b, "inverse", here, local, self.shape)
+        self.inverse_planes(b, self.inverse_columns(b, "local_spectrum"), local)
+
+    def inverse_columns(self, b: Builder, here: str) -> str:
+        """Queue the inverse of :meth:`forward_columns`."""
+        return self._columns(b, "inverse", 0, here) if 0 in self.apart else here
+
+    def inverse_planes(self, b: Builder, here: str, local: str | At) -> None:
+        """Queue the inverse of :meth:`forward_planes`, from a spectrum ``here`` to ``local``."""
+        if 1 in self.apart:
+            here = self._columns(b, "inverse", 1, here)
+        self._last_axes(b, "inverse", here, local, self.shape[2])
 
     def _last_axes(
         self,
@@ -187,11 +223,12 @@ class Fourier:
         direction: str,
         source: str | At,
         target: str | At,
-        result: tuple[int, int, int],
+        length: int,
     ) -> None:
-        """The real part, along the last axes; ``result``: shape of what comes out."""
+        """The real part, along the last axes; ``length``: of rows of the result."""
+        lines = self.planes * self.shape[1]
         if self.rows:
-            pairs = (prod(self.shape[:2]) // self.rows + 1) // 2 * self.terms
+            pairs = (lines // self.rows + 1) // 2 * self.terms
             b.launch(
                 f"{direction}_planes",
                 -(-pairs // self.pairs),
@@ -201,7 +238,7 @@ class Fourier:
                 target,
             )
         else:
-            blocks = -(-self.terms * prod(result) // THREADS)
+            blocks = -(-self.terms * lines * length // THREADS)
             b.launch(
                 f"sums_{direction}",
                 blocks,
@@ -213,14 +250,17 @@ class Fourier:
 
     def _columns(self, b: Builder, direction: str, axis: int, here: str) -> str:
         """The complex part, along one of the first axes of a spectrum; where the result is."""
-        values, length = self.terms * prod(self.half), self.shape[axis]
+        length, inner = self.shape[axis], (self.shape[1] * self.waves, self.half[2])[axis]
+        outer = (self.terms, self.terms * self.planes)[axis]
+        values = outer * length * inner
         if columns := self.columns(axis):
             b.launch(f"{direction}{axis}", -(-values // (length * columns)), THREADS, "roots", here)
             return here
-        there = "spectrum" if here == "local_spectrum" else "local_spectrum"
+        there = _OTHER[here]
         sizes = (
+            np.int32(outer),
             np.int32(length),
-            np.int32(prod(self.half[axis + 1 :])),
+            np.int32(inner),
             np.int32(1 if direction == "inverse" else -1),
         )
         roots = At("roots", sum(self.shape[:axis]))

@@ -1,15 +1,11 @@
 """The stage lattice: from moments to local expansions, by the lattice operator in Fourier space."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.builder import TRACE_SIDE, Builder
 from fmm_openmm.backends.cuda.pipeline.fft import Fourier
-from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored, stored_shape
+from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored, operator_shape
 from fmm_openmm.backends.cuda.pipeline.virial import lattice_work
-from fmm_openmm.backends.cuda.program import At
-from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError
 
 TRACE_TERMS = 7
@@ -35,7 +31,7 @@ def lattice_m2l(b: Builder) -> str:
         lattice_work(b)
     if not b.levels:  # else the sums are over the leaves
         trace(b, "spectrum", waves)
-    convolve(b, Planes.of(b.root), "spectrum", "local_spectrum")
+    convolve(b, "spectrum", "local_spectrum")
     if fourier.sums:
         b.wait("traced")
     fourier.inverse(b)
@@ -68,49 +64,21 @@ def trace(b: Builder, spectrum: str, waves: int, queues: bool = True) -> None:
     b.record("traced", TRACE_SIDE)
 
 
-@dataclass(frozen=True)
-class Planes:
-    """Wave vectors by the first index k0: some planes of a spectrum.
-
-    Attributes:
-        first, end: the indices first to end - 1; if wave vectors are :func:`mirrored`, at most half
-            of the length, and with them their mirror images, of index D0 - k0.
-        index: the indices of all planes in order, those of the mirror images last.
-        fold: plane ``fold - k0`` is the mirror image of k0.
-    """
-
-    first: int
-    end: int
-    index: tuple[int, ...]
-    fold: int
-
-    @classmethod
-    def of(cls, root: BoxLattice, part: int = 0, parts: int = 1) -> "Planes":
-        """One of several parts of equal size of all planes of a lattice."""
-        length, stored = root.fft_shape[0], stored_shape(root)[0]
-        first, end = (stored * number // parts for number in (part, part + 1))
-        last = min(end, (length + 1) // 2) - 1
-        images = range(length - last, length - max(first, 1) + 1) if mirrored(root) else ()
-        return cls(first, end, (*range(first, end), *images), end - first + last)
-
-
-def convolve(b: Builder, planes: Planes, source: str, target: str) -> None:
-    """Queue the convolution at some wave vectors, of which the spectra consist."""
-    b.macros(FIRST0=planes.first, END0=planes.end, FOLD0=planes.fold, WAVE_PLANES=len(planes.index))
+def convolve(b: Builder, source: str, target: str) -> None:
+    """Queue the convolution at the builder's wave vectors, of which the spectra consist."""
     if mirrored(b.root):
-        _convolve_mirrored(b, planes, source, target)
+        _convolve_mirrored(b, source, target)
     else:
-        _convolve(b, planes, source, target)
+        _convolve(b, source, target)
 
 
-def _convolve(b: Builder, planes: Planes, source: str, target: str) -> None:
+def _convolve(b: Builder, source: str, target: str) -> None:
     """Rows of the matrices are shared among blocks where there are few wave vectors."""
     size, operator_terms = 32 * b.real.itemsize, (2 * b.order + 1) ** 2
     staged = (2 * b.terms + operator_terms) * size <= b.device.shared
     b.stage("lattice", convolve=_held(b, (2 * b.terms + staged * operator_terms) * size))
     b.macros(STAGED=int(staged), CONVOLVE_WARPS=CONVOLVE_WARPS)
-    plane = int(np.prod(stored_shape(b.root)[1:]))
-    waves = len(planes.index) * plane
+    waves = int(np.prod(operator_shape(b)))
     blocks, pairs = -(-waves // 32), (b.order + 1) * (b.order + 2) // 2
     share = min(-(-pairs // CONVOLVE_WARPS), max(1, -(-2 * b.device.multiprocessors // blocks)))
     b.launch(
@@ -119,15 +87,15 @@ def _convolve(b: Builder, planes: Planes, source: str, target: str) -> None:
         32 * CONVOLVE_WARPS,
         np.int32(waves),
         source,
-        At("operator", planes.first * plane),
+        "operator",
         target,
     )
 
 
-def _convolve_mirrored(b: Builder, planes: Planes, source: str, target: str) -> None:
+def _convolve_mirrored(b: Builder, source: str, target: str) -> None:
     """Few wave vectors a block where there are few, or where more leave no room for two blocks
     or take many registers."""
-    stored = (planes.end - planes.first) * int(np.prod(stored_shape(b.root)[1:]))
+    stored = int(np.prod(operator_shape(b)))
     pairs = (b.order + 1) * (b.order + 2) // 2
     row_tiles = -(-pairs // 8)
     each = ((2 * b.order + 1) * (3 * b.order + 1) + 64 * row_tiles + 2) * b.complex.itemsize

@@ -1,8 +1,9 @@
 """The program of a rank among many that share particles, one GPU each; without levels.
 
-The rank is given some particles and owns a range of boxes. For the convolution it has some terms of
-all boxes, which it transforms, and some planes of the wave vectors of all terms. What happens
-between the stages, the exchange of particles, expansions, spectra and results, is up to the caller.
+The rank is given some particles and owns a range of boxes. For the convolution it has some planes
+of the grids of all terms, which it transforms along the last two axes, and some wave vectors along
+the last axis, for which it transforms along the first axis and multiplies with the operator. What
+happens between the stages, the exchange of particles, spectra and results, is up to the caller.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import numpy as np
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.description import Description, builder, described
 from fmm_openmm.backends.cuda.pipeline.fft import Fourier
-from fmm_openmm.backends.cuda.pipeline.lattice import Planes, convolve, trace
+from fmm_openmm.backends.cuda.pipeline.lattice import convolve, trace
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import list_offsets, p2p
 from fmm_openmm.backends.cuda.pipeline.sort import lists, survey
@@ -23,9 +24,6 @@ from fmm_openmm.stages import NearExclusions
 MOST_RANKS = 32
 """Ranks in a mask of ``kernels/ranks.cu``."""
 
-ALIGNMENT = 16
-"""The range of a rank begins at a multiple of so many boxes, where a block of p2m begins."""
-
 MARK, MARK_PARTNERS = "mark_particles", "mark_partners"
 """Stages of the particles that the rank is given; between them "owners" of the particles of other
 ranks are filled in."""
@@ -35,20 +33,20 @@ SORT = "sort"
 ``partner_start[1:]``, which the caller replaces by their sums."""
 
 SUMMING = ("list_partners", "p2m", "p2p")
-"""The stages of the moments, after which those of the rank's terms are filled in for the boxes of
-other ranks. The stage p2p, which ends when "gather" begins, runs along with all in between."""
+"""The stages of the moments of the rank's boxes. The stage p2p, which ends when "gather" begins,
+runs along with all in between."""
 
 FORWARD = "forward"
-"""The stage from "moments" of the rank's terms to "spectrum", from which "waves" is filled in, with
-all terms at the rank's planes."""
+"""The stage from "grids" to "spectrum", the wave vectors of the rank's planes. From these
+"local_spectrum" is filled in, all planes of the rank's wave vectors."""
 
 CONVOLVE = "lattice"
-"""The stage from "waves" to "local_waves", from which "local_spectrum" is filled in, with all
-planes of the rank's terms; and to "trace" on the rank of the first plane."""
+"""The stage from "local_spectrum" to "spectrum", again all planes of the rank's wave vectors, from
+which "local_spectrum" is filled in, the wave vectors of the rank's planes; and to "trace" on the
+rank of the first wave vector."""
 
 INVERSE = "inverse"
-"""The stage from "local_spectrum" to "local" of the rank's terms, after which the other terms are
-filled in for its own boxes."""
+"""The stage from "local_spectrum" to "grids"."""
 
 EXPANDING = ("l2p", "gather")
 """The stages from local expansions to "results"."""
@@ -80,24 +78,15 @@ class LatticeShare:
     """The share of a rank in the convolution.
 
     Attributes:
-        terms: the terms that it transforms, a range.
-        planes: the wave vectors whose moments it multiplies with the operator.
+        planes: number of planes of the Fourier grid that it transforms.
+        waves: the wave vectors whose moments it multiplies with the operator, a range of their last
+            index.
+        is_direct: whether the planes are its boxes, in their order: then "grids" are "moments".
     """
 
-    terms: slice
-    planes: Planes
-
-    @classmethod
-    def by_rank(cls, specification: Specification, ranks: int) -> "list[LatticeShare]":
-        """Equal shares for all ranks."""
-        terms, root = (specification.order + 1) ** 2, specification.lattice
-        return [
-            cls(
-                slice(terms * rank // ranks, terms * (rank + 1) // ranks),
-                Planes.of(root, rank, ranks),
-            )
-            for rank in range(ranks)
-        ]
+    planes: int
+    waves: slice
+    is_direct: bool
 
 
 class RankDescription(Description):
@@ -164,27 +153,32 @@ class RankDescription(Description):
         return p2m(b, parts)
 
     def lattice_m2l(self, moments):
-        b, terms, planes = self._b, self._share.terms, self._share.planes
-        count = terms.stop - terms.start
-        fourier = Fourier.from_builder(b, count)
-        first, half = terms.start * int(np.prod(fourier.shape)), fourier.half
-        b.buffer("spectrum", (count, *half), b.complex)
-        b.buffer("local_spectrum", (count, *half), b.complex)
-        b.buffer("waves", (b.terms, len(planes.index), *half[1:]), b.complex)
-        b.buffer("local_waves", (b.terms, len(planes.index), *half[1:]), b.complex)
-        b.buffer("local", (b.terms, *fourier.shape), b.real)
-        if count:
+        b, share, (d0, d1, d2) = self._b, self._share, self._b.root.fft_shape
+        waves, grids = share.waves, "moments" if share.is_direct else "grids"
+        width = waves.stop - waves.start
+        fourier = Fourier.from_builder(b, share.planes)
+        values = b.terms * d1 * max(share.planes * fourier.half[2], d0 * width)
+        b.buffer("spectrum", values, b.complex)
+        b.buffer("local_spectrum", values, b.complex)
+        if not share.is_direct:
+            b.buffer(grids, (b.terms, share.planes, d1, d2), b.real)
+        if share.planes:
             b.stage(FORWARD)
-            fourier.forward(b, At("moments", first))
-        if planes.index:
+            fourier.forward_planes(b, grids)
+        here = "local_spectrum"
+        if width:
             b.stage(CONVOLVE)
-            convolve(b, planes, "waves", "local_waves")
-        trace(b, "waves", len(planes.index) * int(np.prod(half[1:])), queues=0 in planes.index)
-        b.wait("traced")
-        if count:
+            here = fourier.forward_columns(b, here)
+        trace(b, here, d0 * d1 * width, queues=waves.start == 0 < width)
+        if width:
+            there = "spectrum" if here == "local_spectrum" else "local_spectrum"
+            convolve(b, here, there)
+            b.wait("traced")
+            fourier.inverse_columns(b, there)
+        if share.planes:
             b.stage(INVERSE)
-            fourier.inverse(b, At("local", first))
-        return "local"
+            fourier.inverse_planes(b, "local_spectrum", grids)
+        return moments
 
     def p2p(self, parts, near, out):
         p2p(self._b, parts, near, out)
@@ -228,4 +222,10 @@ def build_rank(
     wanted = replace(specification, charges=copies, exclusions=np.zeros((0, 2), np.int64))
     b = builder(wanted, device, share=share)
     b.crowd *= sizes.all / b.n
+    b.waves = lattice.waves
+    slots = np.full(b.boxes, -1)
+    slots[share.first : share.end] = np.arange(share.end - share.first)
+    b.table("slots", slots, np.int32)
+    b.buffer("moments", (b.terms, share.most), b.real)
+    b.macros(STRIDE=share.most, ORDERED=0)
     return described(b, RankDescription(b, wanted, sizes, lattice))

@@ -113,6 +113,11 @@ def stored_shape(lattice: BoxLattice) -> tuple[int, int, int]:
     return (d1 // 2 + 1, d2 // 2 + 1, d3 // 2 + 1) if mirrored(lattice) else (d1, d2, d3 // 2 + 1)
 
 
+def operator_shape(b: Builder) -> tuple[int, int, int]:
+    """:func:`stored_shape` for the wave vectors of a program."""
+    return *stored_shape(b.root)[:2], b.waves.stop - b.waves.start
+
+
 def serves(made_for: Specification, wanted: Specification) -> bool:
     """Whether a program, its tables and compiled kernels, serves another lattice and other charges
     with the same exclusions."""
@@ -146,6 +151,7 @@ def _from_host(b: Builder) -> None:
     """
     accuracy = 1e-10 if b.real == np.float32 else 1e-17
     operator = lattice_operator(b.root, b.order, accuracy, octant=mirrored(b.root))
+    operator = operator.reshape(-1, *stored_shape(b.root))[..., b.waves]
     b.table("operator", operator / b.root.size, b.real)  # which the FFTs leave out
     b.table("shifts", np.pad(nearest_first(b.lattice) @ b.lattice.boxes, ((0, 0), (0, 1))), b.real)
     b.stage(SETUP)
@@ -155,15 +161,22 @@ def _from_host(b: Builder) -> None:
 def build_operator(b: Builder, accuracy: float) -> None:
     """Steps that build the operator of a periodic cell, with sums truncated below ``accuracy``."""
     tables = OperatorTables.from_lattice(b.root, b.order, accuracy)
-    waves, offsets, aliases = tables.waves, len(tables.offsets), len(tables.aliases)
+    offsets, aliases = len(tables.offsets), len(tables.aliases)
+    shape = operator_shape(b)
+    waves = int(np.prod(shape))
     b.stage(SETUP, operator_weights=0, operator_terms=0)
-    b.macros(OPERATOR_WAVES=OPERATOR_WAVES, OFFSET_TILE=OFFSET_TILE, MIRRORED=int(mirrored(b.root)))
+    b.macros(
+        OPERATOR_WAVES=OPERATOR_WAVES,
+        OFFSET_TILE=OFFSET_TILE,
+        MIRRORED=int(mirrored(b.root)),
+        FIRST2=b.waves.start,
+    )
     b.table("operator_offsets", tables.offsets, np.int32)
     b.table("operator_aliases", tables.aliases, np.int32)
-    b.table("operator_group", tables.group, np.int32)
+    b.table("operator_group", [*tables.group[:12], *shape], np.int32)
     b.buffer("operator_weights", (b.order + 1, offsets, 2 * b.order + 4, 2), np.float64)
     b.buffer("operator_vectors", (aliases, 3), np.float64)
-    b.buffer("operator", ((2 * b.order + 1) ** 2, *stored_shape(b.root)), b.real)
+    b.buffer("operator", ((2 * b.order + 1) ** 2, *shape), b.real)
     b.buffer("shifts", (len(b.lattice.near), 4), b.real)
     threads = max((b.order + 1) * offsets, aliases, len(b.lattice.near))
     alpha, cut, sizes = (
@@ -176,7 +189,8 @@ def build_operator(b: Builder, accuracy: float) -> None:
         "operator_aliases", "offsets", "parameters", "operator_weights", "operator_vectors",
         "shifts",
     )  # fmt: skip
-    b.launch(
+    if waves:
+        b.launch(
         "operator_terms", (-(-waves // OPERATOR_WAVES), b.order + 1), OPERATOR_WAVES, alpha, cut,
         np.int32(waves), *sizes, "operator_group", "operator_offsets", "operator_weights",
         "operator_vectors", "parameters", "operator",
