@@ -2,17 +2,26 @@
 // particles with a part in a box that is near one of its own, and of the excluded partners of the
 // particles with a part in one of its own.
 //
-//   mark_particles  box of each particle that this rank was given, the ranks in whose boxes it has
-//                   parts, and those that need a copy. A thread per particle
-//   mark_partners   the ranks that need a copy of a particle because they own an excluded partner.
-//                   A thread per particle
+//   mark_particles  the ranks in whose boxes each particle that this rank was given has parts, and
+//                   those that need a copy. A thread per particle
+//   mark_partners   adds the ranks that need a copy because they own an excluded partner, and
+//                   counts the copies for each rank. A thread per particle
+//   send_copies     makes the copies: those for this rank in place, those for others to be sent. A
+//                   thread per particle
 //   place_copies    appends the parts of the copies to the lists of their boxes, and counts the
 //                   excluded partners of those with a part in the rank's boxes. A thread per copy
 //   list_partners   lists these partners, the particle itself first. A thread per copy
-//   gather_copies   results of the copies from their parts in the rank's boxes. A thread per copy
+//   gather_copies   results of the copies from their parts in the rank's boxes: sums for the
+//                   particles that this rank was given, those of others to be sent. A thread per
+//                   copy
+//   finish          results of the particles from sums over the ranks, and sums over particles. A
+//                   thread per particle
 //
 // Sets of ranks are masks of 32 bits. A tag of a copy is twice the number of its particle among
-// all, plus 1 if it has a part in the boxes of the rank that has the copy. Bound by memory latency.
+// all, plus 1 if it has a part in the boxes of the rank that has the copy. Copies are ordered by
+// ranks, from this one on cyclically; for each rank those with a part in its boxes come first, and
+// are in the order of the particles. Bound by memory latency.
+#include "common/grid_sums.cuh"
 #include "common/part_results.cuh"
 
 // Ranks of a box.
@@ -20,18 +29,28 @@ struct BoxRanks {
     unsigned owner, near;  // the one that owns it, and those that own boxes near it
 };
 
-extern "C" __global__ void mark_particles(
-    int n, const POSITION* __restrict__ positions /* (n, 3) */,
-    const real* __restrict__ charges /* (n) */, const Parameters* __restrict__ parameters,
-    const BoxRanks* __restrict__ ranks /* (BOXES) */, Located* __restrict__ located /* (n) */,
-    real4* __restrict__ fraction /* (n): u, charge */, unsigned* __restrict__ owners /* (n) */,
-    unsigned* __restrict__ wanted /* (n) */) {
+// Locates particle i, see parts.cuh.
+__device__ __forceinline__ Located locate(int i, const POSITION* __restrict__ positions,
+                                          real charge, const Parameters* __restrict__ parameters,
+                                          real4& fraction) {
+    Located at, located;
+    locate_particle(
+        0, in_boxes(positions[3 * i], positions[3 * i + 1], positions[3 * i + 2], parameters),
+        charge, &located, &fraction, at);
+    return at;
+}
+
+extern "C" __global__ void mark_particles(int n,
+                                          const POSITION* __restrict__ positions /* (n, 3) */,
+                                          const real* __restrict__ charges /* (n) */,
+                                          const Parameters* __restrict__ parameters,
+                                          const BoxRanks* __restrict__ ranks /* (BOXES) */,
+                                          unsigned* __restrict__ owners /* (n) */,
+                                          unsigned* __restrict__ wanted /* (n) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    Located at;
-    locate_particle(
-        i, in_boxes(positions[3 * i], positions[3 * i + 1], positions[3 * i + 2], parameters),
-        charges[i], located, fraction, at);
+    real4 fraction;
+    const Located at = locate(i, positions, charges[i], parameters, fraction);
     unsigned own = 0, near = 0;
     for_each_corner(at, [&](int corner) {
         const BoxRanks box = ranks[box_of(at, corner)];
@@ -42,17 +61,70 @@ extern "C" __global__ void mark_particles(
     wanted[i] = near;
 }
 
+// Calls visit(list, lanes) for the copies of a warp's particles: list 2 s of those with a part in
+// the boxes of rank RANK + s, list 2 s + 1 of others for it, and the lanes that have one.
+template <class Visit>
+__device__ __forceinline__ void for_each_list(unsigned own, unsigned wanted, Visit visit) {
+    for (int s = 0, rank = RANK; s < RANKS; s++, rank = rank + 1 < RANKS ? rank + 1 : 0) {
+        const unsigned first = __ballot_sync(FULL, own >> rank & 1);
+        visit(2 * s, first);
+        visit(2 * s + 1, __ballot_sync(FULL, wanted >> rank & 1) & ~first);
+    }
+}
+
 extern "C" __global__ void mark_partners(int n, int first /* number of particle 0 among all */,
                                          const int* __restrict__ excluded_start /* (all + 1) */,
                                          const int* __restrict__ excluded /* numbers among all */,
                                          const unsigned* __restrict__ owners /* (all) */,
-                                         unsigned* __restrict__ wanted /* (n) */) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    unsigned ranks = wanted[i];
-    for (int k = excluded_start[first + i]; k < excluded_start[first + i + 1]; k++)
-        ranks |= owners[excluded[k]];
-    wanted[i] = ranks;
+                                         unsigned* __restrict__ wanted /* (n) */,
+                                         int* __restrict__ listed /* (2 RANKS, warps) */) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, warps = gridDim.x * (blockDim.x / 32);
+    unsigned own = 0, ranks = 0;
+    if (i < n) {
+        own = owners[first + i];
+        ranks = wanted[i];
+        for (int k = excluded_start[first + i]; k < excluded_start[first + i + 1]; k++)
+            ranks |= owners[excluded[k]];
+        wanted[i] = ranks;
+    }
+    for_each_list(own, ranks, [&](int list, unsigned lanes) {
+        if (threadIdx.x % 32 == 0) listed[list * warps + i / 32] = __popc(lanes);
+    });
+}
+
+// Copies of particles.
+struct Copies {
+    Located* located;
+    real4* fraction;  // u, charge
+    int* tag;
+};
+
+extern "C" __global__ void send_copies(
+    int n, int first /* number of particle 0 among all */,
+    const POSITION* __restrict__ positions /* (n, 3) */, const real* __restrict__ charges /* (n) */,
+    const Parameters* __restrict__ parameters, const unsigned* __restrict__ owners /* (n) */,
+    const unsigned* __restrict__ wanted /* (n) */,
+    const int* __restrict__ listed /* (2 RANKS, warps): sums up to these */,
+    Located* __restrict__ located /* of copies for this rank */, real4* __restrict__ fraction,
+    int* __restrict__ tag, Located* __restrict__ sent_located /* for others */,
+    real4* __restrict__ sent_fraction, int* __restrict__ sent_tag) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32,
+              warps = gridDim.x * (blockDim.x / 32);
+    const int here = listed[2 * warps - 1];
+    Located at;
+    real4 u;
+    if (i < n) at = locate(i, positions, charges[i], parameters, u);
+    const Copies own = {located, fraction, tag}, sent = {sent_located, sent_fraction, sent_tag};
+    for_each_list(i < n ? owners[i] : 0, i < n ? wanted[i] : 0, [&](int list, unsigned lanes) {
+        if (!(lanes >> lane & 1)) return;
+        const int begin = list * warps + i / 32,
+                  k = (begin > 0 ? listed[begin - 1] : 0) + __popc(lanes & ((1u << lane) - 1));
+        const Copies& to = list < 2 ? own : sent;
+        const int place = list < 2 ? k : k - here;
+        to.located[place] = at;
+        to.fraction[place] = u;
+        to.tag[place] = 2 * (first + i) + (list % 2 == 0);
+    });
 }
 
 extern "C" __global__ void place_copies(
@@ -87,15 +159,58 @@ extern "C" __global__ void list_partners(const int* __restrict__ copies /* (1) *
 }
 
 extern "C" __global__ void gather_copies(
-    int n /* at most */, const int* __restrict__ copies /* (1) */, const int* __restrict__ tag,
-    const Located* __restrict__ located, const real4* __restrict__ fraction,
-    const int* __restrict__ place, const real4* __restrict__ far, const real4* __restrict__ near,
+    int n /* at most */, int first /* number of the first given particle among all */,
+    const int* __restrict__ copies /* (2): of all ranks, of this one */,
+    const int* __restrict__ tag, const Located* __restrict__ located,
+    const real4* __restrict__ fraction, const int* __restrict__ place,
+    const real4* __restrict__ far, const real4* __restrict__ near,
     const Parameters* __restrict__ parameters, const int* __restrict__ start /* (BOXES + 1) */,
     const Share* __restrict__ share /* (1) */,
-    real4* __restrict__ results /* (n): potential, field */) {
+    real4* __restrict__ results /* (n): potential, field */,
+    real4* __restrict__ totals /* of the given particles */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= *copies || !(tag[i] & 1)) return;
-    results[i] = result_of(i, results_of_parts(n, located, fraction, place, far, near, parameters,
-                                               start, share))
-                     .sum;
+    if (i >= copies[0] || !(tag[i] & 1)) return;
+    const real4 sum = result_of(i, results_of_parts(n, located, fraction, place, far, near,
+                                                    parameters, start, share))
+                          .sum;
+    if (i < copies[1])
+        totals[(tag[i] >> 1) - first] = sum;
+    else
+        results[i] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    finish(int n, const real4* __restrict__ totals /* (n): potential, field */,
+           const real* __restrict__ charges /* (n) */, const Parameters* __restrict__ parameters,
+           const double* __restrict__ largest /* (1): potential, in charges per box width */,
+           real* __restrict__ potentials /* (n) */, real* __restrict__ fields /* (n, 3) */,
+           real* __restrict__ forces /* (n, 3) */, double* partial /* (blocks, 4) */,
+           int* ticket /* (1), zeroed */,
+           double* __restrict__ sums /* (4): q^2 E^2, q^2 |E|^3, charges without result, q Phi */) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    double own[4] = {0, 0, 0, 0};
+    if (i < n) {
+        const real4 total = totals[i];
+        const real q = charges[i], scale = 1 / real(parameters->field);
+        const real x = scale * total.y, y = scale * total.z, z = scale * total.w,
+                   square = x * x + y * y + z * z;
+        const bool exists = fabs(total.x) <= *largest * parameters->potential &&
+                            isfinite(total.y) && isfinite(total.z) && isfinite(total.w);
+        if (q != 0) {
+            own[0] = double(q) * double(q) * double(square);
+            own[1] = own[0] * double(sqrt(square));
+            own[2] = !exists;
+        }
+        if (exists) own[3] = double(q) * double(total.x);
+        const real none = real(nan(""));
+        potentials[i] = exists ? total.x : none;
+        const real field[3] = {total.y, total.z, total.w};
+#pragma unroll
+        for (int axis = 0; axis < 3; axis++) {
+            fields[3 * i + axis] = exists ? field[axis] : none;
+            forces[3 * i + axis] = exists ? q * field[axis] : real(0);
+        }
+    }
+    if (!sum_over_grid<256>(own, partial, ticket)) return;
+    for (int k = 0; k < 4; k++) sums[k] = own[k];
 }

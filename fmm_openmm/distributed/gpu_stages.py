@@ -11,6 +11,8 @@ runs along with it.
 
 import math
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -22,10 +24,12 @@ from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.pipeline.ranks import (
     CONVOLVE,
     EXPANDING,
+    FINISH,
     FORWARD,
     INVERSE,
     MARK,
     MARK_PARTNERS,
+    SEND,
     SORT,
     SUMMING,
     LatticeShare,
@@ -36,10 +40,9 @@ from fmm_openmm.backends.cuda.program import SETUP, Device, Program, Share
 from fmm_openmm.box import index_grid
 from fmm_openmm.distributed.communication import exchange
 from fmm_openmm.distributed.sharing import BoxShares, PlaneShares, even_ranges, layer_size
-from fmm_openmm.distributed.stages import Links
+from fmm_openmm.distributed.stages import Links, RankResults
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.specification import Specification
-from fmm_openmm.units import COULOMB_CONSTANT
 
 SLACK = 1.05
 """Room for copies, over the number at the first evaluation."""
@@ -57,7 +60,52 @@ class Gpu(Protocol):
     def facts(self) -> Device: ...
     def active(self) -> AbstractContextManager: ...
     def made(self, program: Program, given: dict[str, Any]) -> Any: ...
-    def exchange(self, rank: int, outgoing: list, incoming: list) -> None: ...
+    def exchange(self, rank: int, *pairs: tuple[list, list]) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class CopyRoute:
+    """The way of copies between the ranks.
+
+    Attributes:
+        order: the ranks from this one on, cyclically, in whose order copies are.
+        sent, received: numbers of the copies that each rank gets from this one and sends to it,
+            those with parts in the boxes of the one that gets them and others, shape (ranks, 2).
+    """
+
+    order: list[int]
+    sent: np.ndarray
+    received: np.ndarray
+
+    @property
+    def copies(self) -> int:
+        """Number of the copies that this rank has."""
+        return int(self.received.sum())
+
+    @cached_property
+    def places(self) -> list[slice]:
+        """Where this rank has the copies from each."""
+        return self._ranges(self.received.sum(1))
+
+    @cached_property
+    def sent_to(self) -> list[slice]:
+        """Where this rank has the copies for each, among those that it sends to others."""
+        numbers = self.sent.sum(1)
+        numbers[self.order[0]] = 0
+        return self._ranges(numbers)
+
+    @property
+    def sent_away(self) -> int:
+        """Number of the copies for other ranks."""
+        return self.sent_to[self.order[-1]].stop
+
+    def _ranges(self, numbers: np.ndarray) -> list[slice]:
+        ends = np.cumsum(numbers[self.order])
+        found = {
+            rank: slice(int(end - number), int(end))
+            for rank, number, end in zip(self.order, numbers[self.order], ends, strict=True)
+        }
+        return [found[rank] for rank in range(len(found))]
 
 
 class GpuStages:
@@ -109,18 +157,10 @@ class GpuStages:
         if self._run is not None:
             self._fill("charges", charges)
 
-    def force_sums(self, fields) -> list:
-        """:func:`fmm_openmm.expansions.error.force_sums` of fields on the device, which is not
-        waited for."""
-        weights = self.given_charges**2
-        squares = self._gpu.arrays.where(weights > 0, (fields * fields).sum(1), 0)
-        powers = squares, squares * squares**0.5
-        return [(weights * each).sum(dtype=np.float64) for each in powers]
-
-    def evaluate(self, positions, width: float):
-        """Potentials (n,) and fields (n, 3) at the particles of this rank, in units of the box
-        width, see :func:`fmm_openmm.driver.evaluate`; on the host, float64, or on the device, as
-        the positions are."""
+    def compute(self, positions, width: float, largest: float, virial: bool) -> RankResults:
+        """The results at the particles of this rank, on the host, float64, or on the device, as the
+        positions are; the sums are on the device. See
+        :meth:`fmm_openmm.distributed.stages.DistributedStages.compute`."""
         with self._gpu.active():
             if self._run is None:
                 self._begin(to_host(positions), width)
@@ -131,12 +171,16 @@ class GpuStages:
                     self._run.queue(SETUP)
                 self._parameters = block
             self._fill("positions", positions)
-            found = self._evaluated()
-            scale = width / COULOMB_CONSTANT
-            potentials, fields = found[:, 0] * scale, found[:, 1:] * (scale * width)
+            self._evaluate()
+            self._run.buffers["largest"].fill(largest)
+            self._run.queue(FINISH)
+            found = [self._run.buffers[name] for name in ("potentials", "fields", "forces")]
             if is_on_device(positions):
-                return potentials, fields
-            return tuple(to_host(values).astype(np.float64) for values in (potentials, fields))
+                found = [each.copy() for each in found]
+            else:
+                found = [to_host(each).astype(np.float64) for each in found]
+            potentials, fields, forces = found
+            return RankResults(potentials, fields, forces, to_host(self._run.buffers["sums"]))
 
     def _fill(self, name: str, values) -> None:
         self._run.buffers[name][...] = self._gpu.arrays.asarray(values)
@@ -155,7 +199,8 @@ class GpuStages:
         self._planes = PlaneShares.of(comm.rank, lattice, self._shares.ranges)
         copies = int(total[self._shares.near[:, comm.rank]].sum())
         own = int(total[self._shares.ranges[comm.rank]].sum())
-        self._make(copies, own, {})
+        sent = int((parts @ self._shares.near).sum() - parts @ self._shares.near[:, comm.rank])
+        self._make(sent, copies, own, {})
         bits = 1 << np.arange(comm.size, dtype=np.uint32)
         masks = [bits[self._shares.owner], self._shares.near @ bits]
         self._fill("box_ranks", np.column_stack(masks).astype(np.uint32))
@@ -163,21 +208,25 @@ class GpuStages:
         self._fill("excluded", self._excluded)
         self._fill("charges", self._charges)
 
-    def _make(self, copies: int, own: int, given: dict) -> None:
-        """Make the program for so many copies, and so many of them with parts in the boxes of this
-        rank, with some room.
+    def _make(self, sent: int, copies: int, own: int, given: dict) -> None:
+        """Make the program for so many copies that this rank sends and so many that it has, and so
+        many of these with parts in its boxes, with some room.
 
         Args:
             given: buffers of an earlier program, which the new one takes where it has the same.
         """
-        share = self._shares.ranges[self._comm.rank]
-        self._most = copies, own
-        copies, own = (int(SLACK * number) + ROOM for number in (copies, own))
+        rank = self._comm.rank
+        share = self._shares.ranges[rank]
+        self._most = sent, copies, own
+        sent, copies, own = (int(SLACK * number) + ROOM for number in self._most)
         self._sizes = RankSizes(
+            rank,
+            self._comm.size,
             int(self._offsets[-1]),
             self._given.start,
             self._given.stop - self._given.start,
             len(self._excluded),
+            sent,
             copies,
             self._partners(own),
         )
@@ -193,96 +242,96 @@ class GpuStages:
         given.clear()
         self._run = self._gpu.made(program, kept)
 
-    def _grow(self, copies: int, own: int) -> None:
-        """Make the program for more copies, with all that it has of the given particles and of the
-        shape of the cell."""
+    def _grow(self, *numbers: int) -> None:
+        """Make the program for more copies, see :meth:`_make`, with all that it has of the given
+        particles and of the shape of the cell."""
         buffers, self._run = dict(self._run.buffers), None
-        self._make(max(copies, self._most[0]), max(own, self._most[1]), buffers)
+        sent, copies, own = map(max, numbers, self._most)
+        self._make(sent, copies, own, buffers)
 
     def _partners(self, own: int) -> int:
         """Length of the lists of excluded partners of so many copies, at most."""
         return min(own * (1 + self._most_partners), own + len(self._excluded))
 
-    def _evaluated(self):
-        """Potentials and fields, shape (n, 4), in OpenMM's units, for the positions in place."""
+    def _evaluate(self) -> None:
+        """Evaluate the positions in place, up to the sums over ranks in "totals"."""
         run, xp = self._run, self._gpu.arrays
         run.queue(MARK)
         if self._reaches_far:
             owners = [run.buffers["owners"][one] for one in self._bounds]
             self._all_gather(owners)
         run.queue(MARK_PARTNERS)
-        sent, counts = self._chosen()
-        received = np.empty_like(counts)
-        self._comm.Alltoall(counts, received)
-        copies, own = received.sum(0).tolist()
-        if copies > self._sizes.copies or self._partners(own) > self._sizes.partners:
-            self._grow(copies, own)
+        route = self._counted()
+        needed = route.sent_away, route.copies, int(route.received[:, 0].sum())
+        sizes = self._sizes
+        if (
+            needed[0] > sizes.sent
+            or needed[1] > sizes.copies
+            or self._partners(needed[2]) > sizes.partners
+        ):
+            self._grow(*needed)
             run = self._run
-        ends = np.cumsum(received[:, 0])
-        blocks = [slice(*pair) for pair in zip(ends - received[:, 0], ends, strict=True)]
-        self._send(sent, counts[:, 1], blocks)
-        run.buffers["copies"].fill(copies)
+        run.queue(SEND)
+        self._send(route)
         run.queue(SORT)
         start = run.buffers["partner_start"]
         start[:1].fill(0)
-        if copies:
-            start[1 : copies + 1] = xp.cumsum(start[1 : copies + 1], dtype=np.int32)
+        if route.copies:
+            ends = start[1 : route.copies + 1]
+            xp.cumsum(ends, dtype=np.int32, out=ends)
         run.queue(*SUMMING)
         self._expand()
         run.queue(*EXPANDING)
-        return self._returned(sent, counts[:, 1], blocks, received[:, 1])
+        self._add_results(route)
 
-    def _chosen(self) -> tuple[list, np.ndarray]:
-        """For each rank the particles of which it needs copies, those with a part in its boxes
-        first, and the numbers of both, shape (ranks, 2)."""
+    def _counted(self) -> "CopyRoute":
+        """The way of the copies, given the numbers of those that this rank sends; these are
+        replaced by their sums."""
+        comm, listed = self._comm, self._run.buffers["listed"]
+        flat = listed.ravel()
+        self._gpu.arrays.cumsum(flat, dtype=np.int32, out=flat)
+        ends = to_host(listed[:, -1]).astype(np.int64)
+        order = (comm.rank + np.arange(comm.size)) % comm.size
+        sent = np.empty((comm.size, 2), np.int64)
+        sent[order] = np.diff(ends, prepend=0).reshape(-1, 2)
+        received = np.empty_like(sent)
+        comm.Alltoall(sent, received)
+        return CopyRoute(order.tolist(), sent, received)
+
+    def _send(self, route: "CopyRoute") -> None:
+        """Exchange the copies of particles."""
+        buffers, pairs = self._run.buffers, []
+        for name in ("located", "fraction", "tag"):
+            outgoing = [buffers[f"sent_{name}"][one] for one in route.sent_to]
+            incoming = [buffers[name][one] for one in route.places]
+            pairs.append(self._between(outgoing, incoming))
+        self._gpu.exchange(self._comm.rank, *pairs)
+        for place, number in enumerate((route.copies, route.places[self._comm.rank].stop)):
+            buffers["copies"][place : place + 1].fill(number)
+
+    def _between(self, outgoing: list, incoming: list) -> tuple[list, list]:
+        """Arrays to be exchanged, without those of this rank for itself."""
+        rank = self._comm.rank
+        outgoing[rank] = incoming[rank] = incoming[rank][:0]
+        return outgoing, incoming
+
+    def _add_results(self, route: "CopyRoute") -> None:
+        """Add what other ranks have of the results of the given particles."""
         xp, buffers = self._gpu.arrays, self._run.buffers
-        owners, wanted = buffers["owners"][self._given], buffers["wanted"]
-        sent, counts = [], np.empty((self._comm.size, 2), np.int64)
-        for rank in range(self._comm.size):
-            bit = np.uint32(1 << rank)
-            own = xp.flatnonzero(owners & bit)
-            near = xp.flatnonzero(wanted & ~owners & bit)
-            sent.append(xp.concatenate([own, near]))
-            counts[rank] = len(sent[-1]), len(own)
-        return sent, counts
-
-    def _send(self, sent: list, own: np.ndarray, blocks: list[slice]) -> None:
-        """Send copies of the particles ``sent`` to each rank, of which the first ``own`` have parts
-        in its boxes, and receive those of each in a block of the copies."""
-        buffers, tags = self._run.buffers, []
-        for particles, count in zip(sent, own.tolist(), strict=True):
-            tag = (2 * (particles + self._given.start)).astype(np.int32)
-            tag[:count] += 1
-            tags.append(tag)
-        rows = {
-            "located": [buffers["given_located"][particles] for particles in sent],
-            "fraction": [buffers["given_fraction"][particles] for particles in sent],
-            "tag": tags,
-        }
-        for name, outgoing in rows.items():
-            self._exchange(outgoing, [buffers[name][block] for block in blocks])
-
-    def _returned(self, sent: list, own: np.ndarray, blocks: list[slice], theirs: np.ndarray):
-        """Sums of the results of the copies that this rank has sent.
-
-        Args:
-            sent, own, blocks: as of :meth:`_send`.
-            theirs: number of the copies from each rank with parts in the boxes of this one.
-        """
-        xp, results = self._gpu.arrays, self._run.buffers["results"]
+        results, totals, tags = buffers["xq"], buffers["totals"], buffers["sent_tag"]
         outgoing = [
-            results[block.start : block.start + count]
-            for block, count in zip(blocks, theirs.tolist(), strict=True)
+            results[place.start : place.start + count]
+            for place, count in zip(route.places, route.received[:, 0].tolist(), strict=True)
         ]
-        incoming = [xp.empty((count, 4), results.dtype) for count in own.tolist()]
-        self._exchange(outgoing, incoming)
-        total = xp.zeros((len(self._run.buffers["positions"]), 4), results.dtype)
-        for particles, rows in zip(sent, incoming, strict=True):
-            total[particles[: len(rows)]] += rows
-        return total
+        counts = route.sent[:, 0].tolist()
+        incoming = [xp.empty((count, 4), results.dtype) for count in counts]
+        self._exchange(*self._between(outgoing, incoming))
+        for place, rows in zip(route.sent_to, incoming, strict=True):
+            if len(rows):
+                totals[(tags[place][: len(rows)] >> 1) - self._given.start] += rows
 
     def _exchange(self, outgoing: list, incoming: list) -> None:
-        self._gpu.exchange(self._comm.rank, outgoing, incoming)
+        self._gpu.exchange(self._comm.rank, (outgoing, incoming))
 
     def _all_gather(self, blocks: list) -> None:
         """Fill the blocks of the other ranks; that of this rank is in place."""

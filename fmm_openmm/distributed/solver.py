@@ -14,7 +14,6 @@ from fmm_openmm.distributed.homes import Homes, Route
 from fmm_openmm.distributed.stages import DistributedStages, Links
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.evaluation import volume
-from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
@@ -26,7 +25,6 @@ from fmm_openmm.planning.request import TOLERANCE, FMMParameters, Request, Reque
 from fmm_openmm.results import (
     MAX_POTENTIAL,
     CoulombResult,
-    in_units,
     largest_potential,
     like,
 )
@@ -274,32 +272,20 @@ class DistributedSolver:
                 x = np.ascontiguousarray(x)
             while True:
                 boxes = self._planned(x, cell)
-                stages, width = self._stages, boxes.width
-                limit, relative, work = MAX_POTENTIAL, x, None
+                limit, relative, width = MAX_POTENTIAL, x, boxes.width
                 if isinstance(boxes, Region):
                     limit, relative = largest_potential(width), _moved(x, -boxes.origin)
-                if virial:
-                    potentials, fields, work = stages.evaluate_with_virial(relative, width)
-                else:
-                    potentials, fields = stages.evaluate(relative, width)
-                if stays:
-                    charges, sums = stages.given_charges, stages.force_sums(fields)
-                else:
-                    sums = force_sums(charges, fields)
-                undefined = in_units(potentials, fields, width, self._largest, limit)
-                bad = undefined & (charges != 0.0)
-                twice_energy = (charges * potentials).sum(dtype=np.float64)
-                squares, cubes, faults, twice_energy = self._summed(*sums, bad.sum(), twice_energy)
+                found = self._stages.compute(relative, width, limit * self._largest, virial)
+                squares, cubes, faults, twice_energy = self._summed(found.sums)
                 if self._suffices(squares, cubes):
                     break
             self._parameters = boxes.parameters
+            potentials, fields, forces = found.potentials, found.fields, found.forces
             if faults:
-                agree(comm, lambda: self._refuse_coincidence(to_host(bad), route))
-            energy = 0.5 * twice_energy
+                agree(comm, lambda: self._refuse(x, potentials, route))
+            energy, work = 0.5 * twice_energy, found.work
             if self._boundary.is_partial:
-                fields = turn(fields, axes.T)
-            forces = charges[:, None] * fields
-            potentials[undefined] = fields[undefined] = np.nan
+                fields, forces = turn(fields, axes.T), turn(forces, axes.T)
             if route:
                 rows = route.from_homes(np.column_stack([potentials, fields, forces]))
                 potentials, fields, forces = (
@@ -359,10 +345,9 @@ class DistributedSolver:
 
         return agree(comm, lambda: GpuStages(comm, specification, charges, links, gpu))
 
-    def _summed(self, *values) -> list[float]:
+    def _summed(self, values) -> list[float]:
         """Sums of numbers over the ranks, bit for bit the same on all of them."""
-        xp = namespace(values[-1])
-        mine = to_host(xp.stack([xp.asarray(value, np.float64) for value in values]))
+        mine = to_host(values)
         found = np.empty((self._comm.size, len(mine)))
         self._comm.Allgather(mine, found)
         return found.sum(0).tolist()
@@ -393,8 +378,11 @@ class DistributedSolver:
             self._homes = Homes.from_ranks(comm, self._ids, len(self._charges))
         return self._homes.route(ids)
 
-    def _refuse_coincidence(self, undefined: np.ndarray, route: Route | None) -> None:
-        bad = np.flatnonzero(undefined)
+    def _refuse(self, positions, potentials, route: Route | None) -> None:
+        """Refuse positions at which the potential of a charge of this rank is undefined."""
+        if is_on_device(positions):
+            check_extent(positions, len(positions))
+        bad = np.flatnonzero(np.isnan(to_host(potentials)) & (self._charges != 0.0))
         if len(bad):
             particle = f"particle {bad[0]} of this rank"
             if route and self._ids is not None:
@@ -402,13 +390,14 @@ class DistributedSolver:
             raise ValueError(f"`positions` place {particle} on another charge that is not excluded")
 
     def _checked_on_device(self, positions):
-        """Positions on the device, float64; only their largest coordinate is read back."""
+        """Positions on the device, float64. In a filled cell a wrong coordinate shows in the
+        results; else the largest one is read back."""
         if positions.shape != (len(self._charges), 3):
             raise ValueError(
                 f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}"
             )
         x = self._gpu.arrays.ascontiguousarray(positions, np.float64)
-        if len(x):
+        if len(x) and not self._boundary.fills_space:
             check_extent(x, len(x))
         return x
 

@@ -13,6 +13,7 @@ transposed by all-to-all exchanges.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,8 @@ from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.distributed.communication import exchange, exchange_rows
 from fmm_openmm.distributed.sharing import BoxShares, even_ranges
 from fmm_openmm.driver import evaluate
+from fmm_openmm.expansions.error import force_sums
+from fmm_openmm.results import in_units
 from fmm_openmm.specification import Specification
 
 
@@ -77,6 +80,27 @@ class Links:
         return Links(self.particle[kept], self.partner[kept], self.rank[kept])
 
 
+@dataclass(frozen=True, eq=False)
+class RankResults:
+    """The results at the particles of a rank, on the host or the device.
+
+    Attributes:
+        potentials: shape (n,), kJ/mol/e; NaN where undefined, as fields are.
+        fields: shape (n, 3), kJ/mol/nm/e.
+        forces: shape (n, 3), kJ/mol/nm; 0 where undefined.
+        sums: over the particles, shape (4,): q^2 E^2 and q^2 |E|^3 as of
+            :func:`fmm_openmm.expansions.error.force_sums`, the number of charges whose potential is
+            undefined, and twice the energy.
+        work: traceless part of the virial of all ranks, in units of the box width, if computed.
+    """
+
+    potentials: Any
+    fields: Any
+    forces: Any
+    sums: Any
+    work: np.ndarray | None = None
+
+
 class DistributedStages(CpuStages):
     """The stages on the CPUs of many ranks; what they compute is that of
     :class:`fmm_openmm.backends.cpu.CpuStages`.
@@ -98,6 +122,30 @@ class DistributedStages(CpuStages):
         self._waves = even_ranges(self.operator.shape[1], comm.size)
         self.operator = np.ascontiguousarray(self.operator[:, self._waves[comm.rank]])
         self._boxes: list[slice] = []
+
+    def compute(
+        self, positions: np.ndarray, width: float, largest: float, virial: bool
+    ) -> RankResults:
+        """The results at the particles of this rank.
+
+        Args:
+            positions: shape (n, 3), nm.
+            width: box width, nm.
+            largest: potential, charges per box width, above which it is undefined.
+            virial: whether to compute the virial, too.
+        """
+        charges, work = self.given_charges, None
+        if virial:
+            potentials, fields, work = self.evaluate_with_virial(positions, width)
+        else:
+            potentials, fields = self.evaluate(positions, width)
+        squares, cubes = force_sums(charges, fields)
+        undefined = in_units(potentials, fields, width, 1.0, largest)
+        faults = np.count_nonzero(undefined & (charges != 0.0))
+        sums = np.array([squares, cubes, faults, charges @ potentials])
+        forces = charges[:, None] * fields
+        potentials[undefined] = fields[undefined] = np.nan
+        return RankResults(potentials, fields, forces, sums, work)
 
     def evaluate(self, positions, width):
         """Potentials (n,) and fields (n, 3) at the particles of this rank, see

@@ -34,7 +34,8 @@ class EmulatedGpu:
     def made(self, program: Program, given: dict[str, np.ndarray]) -> EmulatedRun:
         return EmulatedRun(program, given, self._folder)
 
-    def exchange(self, rank: int, outgoing: list, incoming: list) -> None:
-        blocks = exchange(self._comm, [np.ascontiguousarray(block) for block in outgoing])
-        for block, array in zip(blocks, incoming, strict=True):
-            array[...] = block.reshape(array.shape)
+    def exchange(self, rank: int, *pairs: tuple[list, list]) -> None:
+        for outgoing, incoming in pairs:
+            blocks = exchange(self._comm, [np.ascontiguousarray(block) for block in outgoing])
+            for block, array in zip(blocks, incoming, strict=True):
+                array[...] = block.reshape(array.shape)

@@ -51,7 +51,9 @@ PLANES, ALONE, SUMS = (40, 169, 16), (15, 13, 16), (19, 17, 16)
 """Grids that are transformed in planes, by a block each, and by sums."""
 
 NO_PROGRAM = {"direct": {"TILE": 128}, "treecode": {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64}}
-RANK = RankSizes(all=3000, first=1000, given=900, excluded=20, copies=1500, partners=1200)
+RANK = RankSizes(
+    1, 2, 3000, first=1000, given=900, excluded=20, sent=500, copies=1500, partners=1200
+)
 WATER = Sites(10_000, 1, 0, 0.9, None, 6.7 * np.eye(3), 1.0, False, 0, 0, 64)
 PROTEIN = replace(WATER, number=30_000, types=20, partners=2, switching=0.8)
 

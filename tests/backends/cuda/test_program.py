@@ -91,8 +91,8 @@ LAYOUT = Neighbourhood.from_lattice(
 )
 
 
-RANK_FILLED = {*p.INPUTS, "box_ranks", "excluded_start", "excluded", "copies", "located"}
-RANK_FILLED |= {"fraction", "tag", "local_spectrum"}
+RANK_FILLED = {*p.INPUTS, "box_ranks", "excluded_start", "excluded", "copies", "largest"}
+RANK_FILLED |= {"local_spectrum"}
 
 
 WITH_VIRIAL = {*p.INPUTS, "operator_derivatives"}

@@ -24,9 +24,10 @@ from fmm_openmm.stages import NearExclusions
 MOST_RANKS = 32
 """Ranks in a mask of ``kernels/ranks.cu``."""
 
-MARK, MARK_PARTNERS = "mark_particles", "mark_partners"
-"""Stages of the particles that the rank is given; between them "owners" of the particles of other
-ranks are filled in."""
+MARK, MARK_PARTNERS, SEND = "mark_particles", "mark_partners", "send_copies"
+"""Stages of the particles that the rank is given. After the first one "owners" of the particles of
+other ranks are filled in. The second one leaves the numbers of copies in "listed", which the caller
+replaces by their sums. The third one makes the copies."""
 
 SORT = "sort"
 """The stage that lists the copies by boxes. It leaves the length of each copy's list of partners in
@@ -49,26 +50,36 @@ INVERSE = "inverse"
 """The stage from "local_spectrum" to "grids"."""
 
 EXPANDING = ("l2p", "gather")
-"""The stages from local expansions to "results"."""
+"""The stages from local expansions to "xq", where the results of copies of other ranks' particles
+replace the parts, and "totals" of the given particles, to which the caller adds what other ranks
+have."""
 
-BLOCK = 128
+FINISH = "finish"
+"""The stage from "totals" to the results."""
+
+BLOCK, FINISH_BLOCK = 128, 256
 
 
 @dataclass(frozen=True, eq=False)
 class RankSizes:
-    """The numbers of particles of a rank.
+    """The numbers of a rank and of its particles.
 
     Attributes:
+        rank, ranks: its own number, and that of all ranks.
         all: particles of all ranks.
         first, given: number of the first particle that the rank is given, and how many.
         excluded: excluded partners of all particles.
-        copies, partners: copies that the rank has at most, and partners in their lists.
+        sent, copies, partners: copies that the rank sends to others at most, that it has, and
+            partners in their lists.
     """
 
+    rank: int
+    ranks: int
     all: int
     first: int
     given: int
     excluded: int
+    sent: int
     copies: int
     partners: int
 
@@ -94,8 +105,9 @@ class RankDescription(Description):
 
     Buffers that the caller fills, besides ``positions`` and ``charges`` of the given particles:
     ``box_ranks``, masks of the rank that owns each box and of those with near boxes;
-    ``excluded_start`` and ``excluded``, partners of all particles; and, for the copies, their
-    number ``copies``, ``located``, ``fraction`` and ``tag`` (``kernels/ranks.cu``).
+    ``excluded_start`` and ``excluded``, partners of all particles; ``largest``, of the potentials
+    (``kernels/ranks.cu``); and ``copies``, the numbers of all copies and of those of the rank's own
+    particles, with ``located``, ``fraction`` and ``tag`` of the others.
     """
 
     def __init__(
@@ -108,26 +120,35 @@ class RankDescription(Description):
         b, sizes = self._b, self._sizes
         b.buffer("positions", (sizes.given, 3), np.float64)
         b.buffer("charges", sizes.given, b.real)
-        b.buffer("given_located", (sizes.given, 4), np.int32)
-        b.buffer("given_fraction", (sizes.given, 4), b.real)
         b.buffer("box_ranks", (b.boxes, 2), np.uint32)
         b.buffer("owners", sizes.all, np.uint32)
         b.buffer("wanted", sizes.given, np.uint32)
         b.buffer("excluded_start", sizes.all + 1, np.int32)
         b.buffer("excluded", sizes.excluded, np.int32)
-        b.buffer("copies", 1, np.int32)
+        b.buffer("copies", 2, np.int32)
         b.buffer("tag", b.n, np.int32)
         b.buffer("copy_of", sizes.all, np.int32)
         given, blocks = np.int32(sizes.given), max(1, -(-sizes.given // BLOCK))
+        b.buffer("listed", (2 * sizes.ranks, blocks * BLOCK // 32), np.int32)
+        for name, width, dtype in (("located", 4, np.int32), ("fraction", 4, b.real)):
+            b.buffer(f"sent_{name}", (sizes.sent, width), dtype)
+        b.buffer("sent_tag", sizes.sent, np.int32)
+        b.macros(RANK=sizes.rank, RANKS=sizes.ranks)
         b.stage(MARK, "ranks", mark_particles=0)
         b.launch(
             "mark_particles", blocks, BLOCK, given, "positions", "charges", "parameters",
-            "box_ranks", "given_located", "given_fraction", At("owners", sizes.first), "wanted",
+            "box_ranks", At("owners", sizes.first), "wanted",
         )  # fmt: skip
         b.stage(MARK_PARTNERS, "ranks", mark_partners=0)
         b.launch(
             "mark_partners", blocks, BLOCK, given, np.int32(sizes.first), "excluded_start",
-            "excluded", "owners", "wanted",
+            "excluded", "owners", "wanted", "listed",
+        )  # fmt: skip
+        b.stage(SEND, "ranks", send_copies=0)
+        b.launch(
+            "send_copies", blocks, BLOCK, given, np.int32(sizes.first), "positions", "charges",
+            "parameters", At("owners", sizes.first), "wanted", "listed", "located", "fraction",
+            "tag", "sent_located", "sent_fraction", "sent_tag",
         )  # fmt: skip
         b.stage(SETUP)
         b.memset("arrived")  # see sort
@@ -191,12 +212,29 @@ class RankDescription(Description):
         b = self._b
         b.stage("gather", "ranks", gather_copies=0)
         b.wait("near")
-        b.buffer("results", (b.n, 4), b.real)
+        given, first = self._sizes.given, np.int32(self._sizes.first)
+        b.buffer("totals", (given, 4), b.real)
+        b.memset("totals")
         b.launch(
-            "gather_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), "copies", "tag", parts.box,
-            parts.weight, "place", *out, "parameters", parts.start, "share", "results",
+            "gather_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), first, "copies", "tag",
+            parts.box, parts.weight, "place", *out, "parameters", parts.start, "share", parts.x,
+            "totals",
         )  # fmt: skip
-        return "results", "results"
+        b.stage(FINISH, "ranks", finish=0)
+        blocks = max(1, -(-given // FINISH_BLOCK))
+        b.buffer("largest", 1, np.float64)
+        b.buffer("potentials", given, b.real)
+        b.buffer("fields", (given, 3), b.real)
+        b.buffer("forces", (given, 3), b.real)
+        b.buffer("partial", (blocks, 4), np.float64)
+        b.buffer("ticket", 1, np.int32)
+        b.buffer("sums", 4, np.float64)
+        b.memset("ticket")
+        b.launch(
+            "finish", blocks, FINISH_BLOCK, np.int32(given), "totals", "charges", "parameters",
+            "largest", "potentials", "fields", "forces", "partial", "ticket", "sums",
+        )  # fmt: skip
+        return "potentials", "fields"
 
 
 def build_rank(

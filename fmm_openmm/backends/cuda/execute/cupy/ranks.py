@@ -71,26 +71,29 @@ class GpuRank:
             return Run(program, given)
 
     def exchange(
-        self, rank: int, outgoing: Sequence[cupy.ndarray], incoming: Sequence[cupy.ndarray]
+        self, rank: int, *pairs: tuple[Sequence[cupy.ndarray], Sequence[cupy.ndarray]]
     ) -> None:
-        """Queue the exchange of contiguous arrays: ``outgoing[r]`` is sent to rank r, whose array
-        of the same size is received in ``incoming[r]``.
+        """Queue exchanges of contiguous arrays, outgoing and incoming ones: of the first,
+        ``outgoing[r]`` is sent to rank r, whose array of the same size is received in
+        ``incoming[r]``.
 
         Args:
             rank: this rank.
         """
-        if outgoing[rank] is not incoming[rank]:
-            incoming[rank][...] = outgoing[rank].reshape(incoming[rank].shape)
+        for outgoing, incoming in pairs:
+            if outgoing[rank] is not incoming[rank]:
+                incoming[rank][...] = outgoing[rank].reshape(incoming[rank].shape)
         if self._nccl is None:
             return
         nccl, stream = _nccl(), cupy.cuda.get_current_stream().ptr
         nccl.groupStart()
-        for other, (sent, received) in enumerate(zip(outgoing, incoming, strict=True)):
-            if other == rank:
-                continue
-            for array, queue in ((sent, self._nccl.send), (received, self._nccl.recv)):
-                if array.size:
-                    queue(array.data.ptr, array.nbytes, nccl.NCCL_INT8, other, stream)
+        for outgoing, incoming in pairs:
+            for other, (sent, received) in enumerate(zip(outgoing, incoming, strict=True)):
+                if other == rank:
+                    continue
+                for array, queue in ((sent, self._nccl.send), (received, self._nccl.recv)):
+                    if array.size:
+                        queue(array.data.ptr, array.nbytes, nccl.NCCL_INT8, other, stream)
         nccl.groupEnd()
 
 
