@@ -50,7 +50,8 @@ def exact_forces(x: np.ndarray, q: np.ndarray, box: np.ndarray) -> np.ndarray:
 
 def measure(edges, tolerance: float, device: str, dtype: torch.dtype) -> Iterator[dict]:
     """One row for each size and code: code, atoms, seconds, memory (peak of PyTorch's allocator
-    during one evaluation, bytes; None on the CPU), force error and parameters.
+    during one evaluation, bytes; None on the CPU), force error and parameters. A code whose memory
+    does not suffice has no further rows.
 
     Args:
         edges: numbers of ions along the edge, each even.
@@ -58,21 +59,21 @@ def measure(edges, tolerance: float, device: str, dtype: torch.dtype) -> Iterato
         device: "cpu" or "cuda".
         dtype: dtype of positions and charges.
     """
+    codes = {code: make for code, make in CODES.items() if code == "fmm_openmm" or find_spec(code)}
     for edge in edges:
         x, q, box = salt(edge)
         exact = exact_forces(x, q, box)
-        for code, make in CODES.items():
-            if code != "fmm_openmm" and find_spec(code) is None:
-                continue
+        for code, make in list(codes.items()):
             positions = torch.tensor(x, dtype=dtype, device=device, requires_grad=True)
             charges = torch.tensor(q, dtype=dtype, device=device, requires_grad=True)
-            energy, parameters = make(positions.detach(), charges.detach(), box, tolerance, exact)
-            yield {
-                "code": code,
-                "atoms": len(q),
-                **evaluate(energy, positions, charges, exact),
-                "parameters": parameters,
-            }
+            given = positions.detach(), charges.detach()
+            try:
+                energy, parameters = make(*given, box, tolerance, exact)
+                found = evaluate(energy, positions, charges, exact)
+            except (torch.OutOfMemoryError, MemoryError):
+                del codes[code]
+                continue
+            yield {"code": code, "atoms": len(q), **found, "parameters": parameters}
 
 
 def evaluate(energy: Energy, x: torch.Tensor, q: torch.Tensor, exact: np.ndarray) -> dict:

@@ -9,7 +9,7 @@ from tests.torch.systems import torch
 
 pytest.importorskip("torchpme", reason="needs torch-pme: pip install torch-pme")
 
-from fmm_openmm.bench.torch import measure, salt
+from fmm_openmm.bench.torch import CODES, measure, salt
 
 
 def test_errors_meet_the_tolerance():
@@ -30,3 +30,20 @@ def test_command(capsys):
     result = json.loads(capsys.readouterr().out)
     assert {row["atoms"] for row in result["rows"]} == {1000}
     assert result["rows"][0]["force_error"] < 5e-4
+
+
+def test_a_code_without_memory_has_no_further_rows(monkeypatch):
+    made = []
+
+    def fails(x, *_):
+        made.append(len(x))
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setitem(CODES, "torchpme", fails)
+    monkeypatch.delitem(CODES, "nvalchemiops")
+    rows = list(measure([4, 6], 1e-2, "cpu", torch.float64))
+    assert [(row["code"], row["atoms"]) for row in rows] == [
+        ("fmm_openmm", 64),
+        ("fmm_openmm", 216),
+    ]
+    assert made == [64]
