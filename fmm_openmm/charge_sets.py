@@ -114,7 +114,7 @@ class DeviceCoulombMatrix:
     def among_groups(self, charges: np.ndarray, group: np.ndarray):
         """See :class:`CoulombMatrix`."""
         with EVALUATION:
-            return self._particles.among_groups(group)
+            return self._particles.energies_among(group)
 
     def operator(self):
         """The operator of CuPy that takes arrays on the device."""

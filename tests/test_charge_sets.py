@@ -246,6 +246,8 @@ def test_coincident_charges_are_refused(backend):
     x[21] = x[31]
     with pytest.raises(ValueError, match="coincide and are not excluded"):
         solver.compute(x, charges=charges)
+    with pytest.raises(ValueError, match="coincide and are not excluded"):
+        solver.interaction_energies(x, np.arange(60) % 7)
 
 
 @pytest.mark.parametrize("backend", BACKENDS[2:], indirect=True)

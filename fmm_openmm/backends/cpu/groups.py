@@ -54,7 +54,7 @@ COLUMNS = 128
 """Fragments whose moments are translated together: so many that inner loops are long, and so few
 that their moments stay in a core's cache."""
 
-CONVOLUTION = 5.0
+CONVOLUTION = 10.0
 """Cost of a convolution for each place of the Fourier transform, relative to that of a fragment
 and another box."""
 

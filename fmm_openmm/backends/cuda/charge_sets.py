@@ -115,7 +115,7 @@ class CudaChargeSets(RepeatedEvaluation):
             None if vectors is None else vectors.get().astype(np.float64) * (scale * self._width),
         )
 
-    def among_groups(self, group):
+    def energies_among(self, group):
         """Energies among groups of the evaluator's charges, the matrix of
         :meth:`fmm_openmm.CoulombSolver.interaction_energies`, on the device.
 
