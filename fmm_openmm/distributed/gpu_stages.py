@@ -29,6 +29,7 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
     INVERSE,
     MARK,
     MARK_PARTNERS,
+    RESULTS,
     SEND,
     SORT,
     SUMMING,
@@ -77,6 +78,17 @@ class CopyRoute:
     sent: np.ndarray
     received: np.ndarray
 
+    @classmethod
+    def from_sums(cls, comm, ends: np.ndarray) -> "CopyRoute":
+        """The way of copies given, on each rank, the sums up to each list of
+        ``kernels/ranks.cu``, shape (2 ranks,)."""
+        order = (comm.rank + np.arange(comm.size)) % comm.size
+        sent = np.empty((comm.size, 2), np.int64)
+        sent[order] = np.diff(ends, prepend=0).reshape(-1, 2)
+        received = np.empty_like(sent)
+        comm.Alltoall(sent, received)
+        return cls(order.tolist(), sent, received)
+
     @property
     def copies(self) -> int:
         """Number of the copies that this rank has."""
@@ -93,11 +105,6 @@ class CopyRoute:
         numbers = self.sent.sum(1)
         numbers[self.order[0]] = 0
         return self._ranges(numbers)
-
-    @property
-    def sent_away(self) -> int:
-        """Number of the copies for other ranks."""
-        return self.sent_to[self.order[-1]].stop
 
     def _ranges(self, numbers: np.ndarray) -> list[slice]:
         ends = np.cumsum(numbers[self.order])
@@ -143,7 +150,7 @@ class GpuStages:
             )
         self._reaches_far = any(comm.allgather(bool((links.rank != comm.rank).any())))
         self._charges = charges
-        self._parameters: np.ndarray | None = None
+        self._width: float | None = None  # of the boxes that "parameters" holds
         self._run: Any = None
 
     @property
@@ -164,23 +171,33 @@ class GpuStages:
         with self._gpu.active():
             if self._run is None:
                 self._begin(to_host(positions), width)
-            block = parameter_block(self.lattice, width)
-            if self._parameters is None or (block != self._parameters).any():
-                self._fill("parameters", block)
-                if self._parameters is None:
+            if width != self._width:
+                self._fill("parameters", parameter_block(self.lattice, width))
+                if self._width is None:
                     self._run.queue(SETUP)
-                self._parameters = block
-            self._fill("positions", positions)
+                self._width = width
+            x = self._gpu.arrays.ascontiguousarray(self._gpu.arrays.asarray(positions), np.float64)
+            self._run.replace({"positions": x}, MARK, SEND)
             self._evaluate()
-            self._run.buffers["largest"].fill(largest)
+            self._hold_results(len(x))
+            buffers = self._run.buffers
+            buffers["largest"].fill(largest)
             self._run.queue(FINISH)
-            found = [self._run.buffers[name] for name in ("potentials", "fields", "forces")]
-            if is_on_device(positions):
-                found = [each.copy() for each in found]
-            else:
+            sums = to_host(buffers["sums"])
+            found = [buffers[name] for name in RESULTS]
+            self._hold_results(0)
+            if not is_on_device(positions):
                 found = [to_host(each).astype(np.float64) for each in found]
             potentials, fields, forces = found
-            return RankResults(potentials, fields, forces, to_host(self._run.buffers["sums"]))
+            return RankResults(potentials, fields, forces, sums)
+
+    def _hold_results(self, particles: int) -> None:
+        """Hold new arrays for the results of so many particles: they are given to the caller, and
+        between evaluations their memory serves others."""
+        xp, dtype = self._gpu.arrays, self._run.buffers["charges"].dtype
+        shapes = (particles,), (particles, 3), (particles, 3)
+        arrays = {name: xp.empty(shape, dtype) for name, shape in zip(RESULTS, shapes, strict=True)}
+        self._run.replace(arrays, FINISH)
 
     def _fill(self, name: str, values) -> None:
         self._run.buffers[name][...] = self._gpu.arrays.asarray(values)
@@ -241,6 +258,7 @@ class GpuStages:
         }
         given.clear()
         self._run = self._gpu.made(program, kept)
+        self._hold_results(0)
 
     def _grow(self, *numbers: int) -> None:
         """Make the program for more copies, see :meth:`_make`, with all that it has of the given
@@ -261,17 +279,15 @@ class GpuStages:
             owners = [run.buffers["owners"][one] for one in self._bounds]
             self._all_gather(owners)
         run.queue(MARK_PARTNERS)
-        route = self._counted()
-        needed = route.sent_away, route.copies, int(route.received[:, 0].sum())
-        sizes = self._sizes
-        if (
-            needed[0] > sizes.sent
-            or needed[1] > sizes.copies
-            or self._partners(needed[2]) > sizes.partners
-        ):
-            self._grow(*needed)
+        ends, sizes = self._counted(), self._sizes
+        if fits := ends[1] <= sizes.copies and ends[-1] - ends[1] <= sizes.sent:
+            run.queue(SEND)
+        route = CopyRoute.from_sums(self._comm, ends)
+        own = int(route.received[:, 0].sum())
+        if not fits or route.copies > sizes.copies or self._partners(own) > sizes.partners:
+            self._grow(int(ends[-1] - ends[1]), route.copies, own)
             run = self._run
-        run.queue(SEND)
+            run.queue(SEND)
         self._send(route)
         run.queue(SORT)
         start = run.buffers["partner_start"]
@@ -284,19 +300,13 @@ class GpuStages:
         run.queue(*EXPANDING)
         self._add_results(route)
 
-    def _counted(self) -> "CopyRoute":
-        """The way of the copies, given the numbers of those that this rank sends; these are
-        replaced by their sums."""
-        comm, listed = self._comm, self._run.buffers["listed"]
+    def _counted(self) -> np.ndarray:
+        """Sums of the numbers of copies in each list of ``kernels/ranks.cu`` and those before it;
+        in "listed" the numbers are replaced by their sums."""
+        listed = self._run.buffers["listed"]
         flat = listed.ravel()
         self._gpu.arrays.cumsum(flat, dtype=np.int32, out=flat)
-        ends = to_host(listed[:, -1]).astype(np.int64)
-        order = (comm.rank + np.arange(comm.size)) % comm.size
-        sent = np.empty((comm.size, 2), np.int64)
-        sent[order] = np.diff(ends, prepend=0).reshape(-1, 2)
-        received = np.empty_like(sent)
-        comm.Alltoall(sent, received)
-        return CopyRoute(order.tolist(), sent, received)
+        return to_host(listed[:, -1]).astype(np.int64)
 
     def _send(self, route: "CopyRoute") -> None:
         """Exchange the copies of particles."""

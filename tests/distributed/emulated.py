@@ -19,6 +19,11 @@ class EmulatedRun:
         for name, array in given.items():
             self.buffers[name][...] = array
 
+    def replace(self, buffers: dict[str, np.ndarray], *stages: str) -> None:
+        for name, array in buffers.items():
+            if len(array):
+                self.buffers[name][...] = array
+
     def queue(self, *stages: str) -> None:
         self._emulator.run(stages)
 

@@ -17,7 +17,7 @@ from fmm_openmm.backends.cuda.pipeline.lattice import convolve, trace
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import list_offsets, p2p
 from fmm_openmm.backends.cuda.pipeline.sort import lists, survey
-from fmm_openmm.backends.cuda.program import SETUP, At, Device, Program, Share
+from fmm_openmm.backends.cuda.program import BACKGROUND, SETUP, At, Device, Program, Share
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import NearExclusions
 
@@ -54,8 +54,8 @@ EXPANDING = ("l2p", "gather")
 replace the parts, and "totals" of the given particles, to which the caller adds what other ranks
 have."""
 
-FINISH = "finish"
-"""The stage from "totals" to the results."""
+FINISH, RESULTS = "finish", ("potentials", "fields", "forces")
+"""The stage from "totals" to the results, and the buffers of these."""
 
 BLOCK, FINISH_BLOCK = 128, 256
 
@@ -167,9 +167,11 @@ class RankDescription(Description):
         b = self._b
         b.stage("list_partners", "ranks", list_partners=0)
         b.buffer("partner", self._sizes.partners, np.int32)
+        b.record("counted")
+        b.wait("counted", BACKGROUND)
         b.launch(
             "list_partners", -(-b.n // BLOCK), BLOCK, "copies", "tag", "excluded_start",
-            "excluded", "copy_of", "partner_start", "partner",
+            "excluded", "copy_of", "partner_start", "partner", stream=BACKGROUND,
         )  # fmt: skip
         return p2m(b, parts)
 
@@ -211,10 +213,10 @@ class RankDescription(Description):
     def gather(self, parts, out):
         b = self._b
         b.stage("gather", "ranks", gather_copies=0)
-        b.wait("near")
         given, first = self._sizes.given, np.int32(self._sizes.first)
         b.buffer("totals", (given, 4), b.real)
         b.memset("totals")
+        b.wait("near")
         b.launch(
             "gather_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), first, "copies", "tag",
             parts.box, parts.weight, "place", *out, "parameters", parts.start, "share", parts.x,

@@ -107,17 +107,29 @@ class Run:
         for name, buffer in program.buffers.items():
             if buffer.kind == "flag":
                 self.flags[name], self.buffers[name] = shared(buffer)
-        kernels = compiled(program)
+        self._program, self._kernels = program, compiled(program)
         self._stream, *self._side = (
             cupy.cuda.Stream(non_blocking=True, priority=0 if number == BACKGROUND else FOREMOST)
             for number in range(program.streams)
         )
+        self._events: dict[str, cupy.cuda.Event] = {}
         self._stages: dict[str, list] = {}
-        events: dict[str, cupy.cuda.Event] = {}
-        for step in program.steps:
-            queued = bound(step, program, kernels, self.buffers, events)
-            self._stages.setdefault(step.stage, []).append((step.stream, queued))
+        for stage in dict.fromkeys(step.stage for step in program.steps):
+            self._bind(stage)
         self._graphs: dict[tuple[str, ...], Graph] = {}
+
+    def _bind(self, stage: str) -> None:
+        """Prepare the steps of a stage to be queued."""
+        self._stages[stage] = [
+            (step.stream, bound(step, self._program, self._kernels, self.buffers, self._events))
+            for step in self._program.steps_of(stage)
+        ]
+
+    def replace(self, buffers: dict[str, cupy.ndarray], *stages: str) -> None:
+        """Replace buffers, which only the given stages use, by arrays of the same type and size."""
+        self.buffers |= buffers
+        for stage in stages:
+            self._bind(stage)
 
     def queue(self, *stages: str) -> None:
         """Queue these stages or, without names, all but the set-up; each reads what those before
