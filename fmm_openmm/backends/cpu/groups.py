@@ -58,8 +58,9 @@ CONVOLUTION = 10.0
 """Cost of a convolution for each place of the Fourier transform, relative to that of a fragment
 and another box."""
 
-MAX_ENTRIES = 1 << 24
-"""Entries of the rows of fragments that are held at a time, which bounds the memory."""
+MAX_ENTRIES = 1 << 22
+"""Entries of the rows of fragments, and pairs of boxes, that are held at a time, which bounds the
+memory."""
 
 
 @dataclass
@@ -353,7 +354,8 @@ def _add_pairs(
     lattice, parts, groups = stages.lattice, fragments.parts, len(small)
     few = np.flatnonzero(small[fragments.owner])
     occupied = np.unique(fragments.box[few])
-    first, step = 0, max(1, MAX_ENTRIES // groups)  # fragments at a time, or those of one box
+    # fragments at a time, or those of one box
+    first, step = 0, max(1, MAX_ENTRIES // max(groups, len(occupied)))
     if len(few):
         index, weight = coupling(stages.order)
         tables = (
@@ -371,8 +373,8 @@ def _add_pairs(
             fragments.start, fragments.of_box, fragments.owner, first, last,
             chunk_count(last - first), limit, rows,
         )  # fmt: skip
-        pairs = _box_pairs(lattice, occupied, *np.searchsorted(occupied, (first, last)))
         if len(few):
+            pairs = _box_pairs(lattice, occupied, *np.searchsorted(occupied, (first, last)))
             _far(*own, of_box, few - begin, *tables, *pairs, rows)
         order = np.argsort(fragments.owner[begin : fragments.of_box[last]], kind="stable")
         owners, starts = np.unique(fragments.owner[begin + order], return_index=True)
