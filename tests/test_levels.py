@@ -130,17 +130,20 @@ def solved(
     return evaluate(BACKENDS[backend](wanted), x, box_width(cell, counts))
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("boxes", BOXES)
-@pytest.mark.parametrize("root", ROOTS)
-@pytest.mark.parametrize("m2l", OPERATORS)
-def test_cpu_equals_reference(m2l, root, boxes, smoothing):
-    for found, expected in zip(
-        solved("cpu", boxes, root, 2, 4, m2l, smoothing),
-        solved("reference", boxes, root, 2, 4, "p4", smoothing),
-        strict=True,
-    ):
-        assert relative(found, expected) < 1e-12
+@pytest.mark.parametrize(
+    ("root", "boxes", "smoothing"),
+    [
+        (root, boxes, (0.0, 0.1)[(i + j) % 2])
+        for i, root in enumerate(ROOTS)
+        for j, boxes in enumerate(BOXES)
+    ],
+)
+def test_cpu_equals_reference(root, boxes, smoothing):
+    """Every pair of a root, boxes and a smoothing, with every operator."""
+    expected = solved("reference", boxes, root, 2, 4, "p4", smoothing)
+    for m2l in OPERATORS:
+        found = solved("cpu", boxes, root, 2, 4, m2l, smoothing)
+        assert max(map(relative, found, expected)) < 1e-12
 
 
 @pytest.mark.parametrize("m2l", OPERATORS)
@@ -158,10 +161,7 @@ def test_single_precision(m2l):
 @pytest.mark.parametrize("root", ROOTS)
 def test_levels_equal_one_level_to_truncation(root, boxes):
     """The net charge makes the trace term count. The difference is the truncation error, and falls
-    with the order.
-
-    The difference is the truncation error, and falls with the order.
-    """
+    with the order."""
     differences = []
     for order in (3, 6, 9):
         one, *several = [solved("cpu", boxes, root, levels, order) for levels in (0, 1, 2)]
