@@ -125,6 +125,7 @@ PARTS = {
         gpu=False,
     ),
     "cpu_open": Part((f"{BENCH} open --backend cpu",), gpu=False),
+    "torch": Part((f"{BENCH} torch --max-atoms 1e5",)),
     "accuracy": Part(("tests.accuracy_table",), gpu=False),
     "distributed": Part(
         (f"{BENCH} distributed --sizes 3:3x3x3 3:4x4x4 --ranks 1 2 4",),

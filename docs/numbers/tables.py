@@ -411,6 +411,19 @@ def memory() -> tuple[np.ndarray, np.ndarray]:
     return fitted("memory", lambda row: (row["atoms"] / row["ranks"], row["atoms"]))
 
 
+def through_torch() -> list[Row]:
+    return [
+        {
+            "atoms": f"{row['atoms']:,}",
+            "code": f"{CODES[row['code']]} {row['version']}",
+            "energy and gradients, ms": digits(1e3 * row["seconds"]),
+            "memory, MiB": f"{row['memory'] / 2**20:.0f}",
+            "force error": f"{row['force_error']:.1e}",
+        }
+        for row in rows_of("torch")
+    ]
+
+
 def distributed() -> list[Row]:
     return [
         {
@@ -514,6 +527,11 @@ class Table:
 PLUGIN, GPU = "docs/reference/plugin.md", "docs/reference/gpu.md"
 ACCURACY, METHOD = "docs/explanation/accuracy.md", "docs/explanation/method.md"
 RANKS = "docs/explanation/many-ranks.md"
+CODES = {
+    "fmm_openmm": "fmm_openmm",
+    "torchpme": "torch-pme",
+    "nvalchemiops": "nvalchemi-toolkit-ops",
+}
 ALL_STEPS = (*MEMBRANES, "sites")
 TABLES = {
     "readme_membranes": Table("README.md", MEMBRANES, membranes_and_proteins),
@@ -535,6 +553,7 @@ TABLES = {
     "cpu_steps": Table(ACCURACY, ("cpu_steps",), cpu_steps),
     "cpu_open": Table(METHOD, ("cpu_open",), lambda: droplets("cpu_open", milliseconds)),
     "cpu_cells": Table(ACCURACY, ("cpu_cells",), cells),
+    "torch": Table("docs/howto/pytorch.md", ("torch",), through_torch),
     "distributed": Table(RANKS, ("distributed",), distributed),
     "coefficients": Table(RANKS, ("distributed",), coefficients),
     "plan": Table(RANKS, ("solver", "ten_million"), plan),
@@ -548,7 +567,10 @@ def origins(parts: tuple[str, ...]) -> str:
     for name in parts:
         stored = part(name)
         versions = stored["versions"]
-        key = stored["hardware"], versions["OpenMM"], versions["fmm_openmm"], stored.get("note", "")
+        note = stored.get("note", "")
+        if "PyTorch" in versions:
+            note = f", PyTorch {versions['PyTorch']}{note}"
+        key = stored["hardware"], versions["OpenMM"], versions["fmm_openmm"], note
         days.setdefault(key, []).append(stored["date"])
     measured = [
         f"{' and '.join(sorted(set(dates)))} on {hardware}, OpenMM {openmm}, fmm_openmm {version}"

@@ -8,6 +8,7 @@ nvalchemi-toolkit-ops find for the tolerance.
 """
 
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import numpy as np
@@ -19,6 +20,7 @@ from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.solver import CoulombSolver
 from fmm_openmm.torch import coulomb
 from fmm_openmm.units import COULOMB_CONSTANT
+from fmm_openmm.version import __version__
 
 SPACING = 0.28
 """Distance of neighbouring sites, nm."""
@@ -49,9 +51,9 @@ def exact_forces(x: np.ndarray, q: np.ndarray, box: np.ndarray) -> np.ndarray:
 
 
 def measure(edges, tolerance: float, device: str, dtype: torch.dtype) -> Iterator[dict]:
-    """One row for each size and code: code, atoms, seconds, memory (peak of PyTorch's allocator
-    during one evaluation, bytes; None on the CPU), force error and parameters. A code whose memory
-    does not suffice has no further rows.
+    """One row for each size and code: code, its version, atoms, seconds, memory (peak of PyTorch's
+    allocator during one evaluation, bytes; None on the CPU), force error and parameters. A code
+    whose memory does not suffice has no further rows.
 
     Args:
         edges: numbers of ions along the edge, each even.
@@ -73,7 +75,13 @@ def measure(edges, tolerance: float, device: str, dtype: torch.dtype) -> Iterato
             except (torch.OutOfMemoryError, MemoryError):
                 del codes[code]
                 continue
-            yield {"code": code, "atoms": len(q), **found, "parameters": parameters}
+            yield {
+                "code": code,
+                "version": version(PACKAGES[code]) if code in PACKAGES else __version__,
+                "atoms": len(q),
+                **found,
+                "parameters": parameters,
+            }
 
 
 def evaluate(energy: Energy, x: torch.Tensor, q: torch.Tensor, exact: np.ndarray) -> dict:
@@ -176,4 +184,7 @@ CODES: dict[str, Callable] = {
     "torchpme": by_torch_pme,
     "nvalchemiops": by_nvalchemi,
 }
-"""What makes the energy of each code, by the name of its package."""
+"""What makes the energy of each code, by the name of its module."""
+
+PACKAGES = {"torchpme": "torch-pme", "nvalchemiops": "nvalchemi-toolkit-ops"}
+"""The packages of the other codes."""

@@ -5,6 +5,7 @@ import numpy as np
 
 from fmm_openmm.backends import choose_backend
 from fmm_openmm.cli.bench.common import add_growth, lines
+from fmm_openmm.cli.info import versions
 from fmm_openmm.convert.packages import require
 
 SIZES = (1e3, 1e4, 1e5, 1e6)
@@ -52,4 +53,10 @@ def run(args, terminal, drawing) -> dict:
             )
     if drawing:
         lines(drawing, rows, ("code",), lambda row: 1e3 * row["seconds"], "time, ms")
-    return {"device": device, "dtype": args.dtype, "tolerance": args.tolerance, "rows": rows}
+    return {
+        "versions": versions() | {"PyTorch": torch.__version__},
+        "device": device,
+        "dtype": args.dtype,
+        "tolerance": args.tolerance,
+        "rows": rows,
+    }
