@@ -104,14 +104,6 @@ def write(folder, case, name, backend="cpu", virial=True):
     )
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cases")
-    for name, case in CASES.items():
-        write(folder, case, name)
-    return folder
-
-
 def differences(ranks, folder, *arguments):
     """What ``tests.distributed.evaluate`` finds for each system of a folder."""
     ended = run(ranks, "-m", "tests.distributed.evaluate", *map(str, (folder, *arguments)))
@@ -127,18 +119,20 @@ def assert_agreement(found, cases):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_find_what_one_process_finds(ranks, cases):
-    assert_agreement(differences(ranks, cases, "cpu"), CASES)
+def test_ranks_find_what_one_process_finds(tmp_path):
+    for name, case in CASES.items():
+        write(tmp_path, case, name)
+    for ranks in (2, 3):
+        assert_agreement(differences(ranks, tmp_path, "cpu"), CASES)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_emulated_gpus_find_what_one_process_finds(ranks, tmp_path, folder):
+def test_emulated_gpus_find_what_one_process_finds(tmp_path, folder):
     for name, case in GPU_CASES.items():
         write(tmp_path, case, name, virial=False)
-    assert_agreement(differences(ranks, tmp_path, "emulated", folder), GPU_CASES)
+    for ranks in (2, 3):
+        assert_agreement(differences(ranks, tmp_path, "emulated", folder), GPU_CASES)
 
 
 @pytest.mark.gpu
