@@ -15,12 +15,12 @@ FORCE_FIELD = ("amber14-all.xml", "amber14/tip3p.xml")
 
 @cache
 def peptide():
-    """1,500 atoms or so: the topology, and positions relaxed for a moment, so that a simulation can
-    begin with them."""
+    """The smallest box for a cutoff of 0.9 nm and a pressure: the topology, and positions relaxed
+    for a moment, so that a simulation can begin with them."""
     field = app.ForceField(*FORCE_FIELD)
     source = app.PDBFile(str(PEPTIDE))
     modeller = app.Modeller(source.topology, source.positions)
-    modeller.addSolvent(field, boxSize=openmm.Vec3(2.5, 2.4, 2.4) * unit.nanometer)
+    modeller.addSolvent(field, boxSize=openmm.Vec3(2.1, 2.0, 2.0) * unit.nanometer)
     system = field.createSystem(
         modeller.topology,
         nonbondedMethod=app.PME,
