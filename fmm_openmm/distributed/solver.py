@@ -277,12 +277,14 @@ class DistributedSolver:
                     limit, relative = largest_potential(width), _moved(x, -boxes.origin)
                 found = self._stages.compute(relative, width, limit * self._largest, virial)
                 squares, cubes, faults, twice_energy = self._summed(found.sums)
+                if faults and stays:
+                    agree(comm, lambda: self._check_extent(x))
                 if self._suffices(squares, cubes):
                     break
             self._parameters = boxes.parameters
             potentials, fields, forces = found.potentials, found.fields, found.forces
             if faults:
-                agree(comm, lambda: self._refuse(x, potentials, route))
+                agree(comm, lambda: self._refuse_coincidence(potentials, route))
             energy, work = 0.5 * twice_energy, found.work
             if self._boundary.is_partial:
                 fields, forces = turn(fields, axes.T), turn(forces, axes.T)
@@ -378,10 +380,7 @@ class DistributedSolver:
             self._homes = Homes.from_ranks(comm, self._ids, len(self._charges))
         return self._homes.route(ids)
 
-    def _refuse(self, positions, potentials, route: Route | None) -> None:
-        """Refuse positions at which the potential of a charge of this rank is undefined."""
-        if is_on_device(positions):
-            check_extent(positions, len(positions))
+    def _refuse_coincidence(self, potentials, route: Route | None) -> None:
         bad = np.flatnonzero(np.isnan(to_host(potentials)) & (self._charges != 0.0))
         if len(bad):
             particle = f"particle {bad[0]} of this rank"
@@ -390,16 +389,21 @@ class DistributedSolver:
             raise ValueError(f"`positions` place {particle} on another charge that is not excluded")
 
     def _checked_on_device(self, positions):
-        """Positions on the device, float64. In a filled cell a wrong coordinate shows in the
-        results; else the largest one is read back."""
+        """Positions on the device, float64. If they fill a cell, coordinates are checked only once
+        a result is undefined, as it is where they are not finite."""
         if positions.shape != (len(self._charges), 3):
             raise ValueError(
                 f"`positions` must have shape ({len(self._charges)}, 3), got {positions.shape}"
             )
         x = self._gpu.arrays.ascontiguousarray(positions, np.float64)
-        if len(x) and not self._boundary.fills_space:
-            check_extent(x, len(x))
+        if not self._boundary.fills_space:
+            self._check_extent(x)
         return x
+
+    @staticmethod
+    def _check_extent(positions) -> None:
+        if len(positions):
+            check_extent(positions, len(positions))
 
     def _checked_vectors(self, box_vectors) -> np.ndarray | None:
         if self._boundary.is_open:

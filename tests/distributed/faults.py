@@ -24,10 +24,25 @@ def refused(call) -> None:
         print(error, flush=True)
 
 
+def refuse_on_gpu(comm) -> None:
+    """Positions on the GPU of which one is not a number."""
+    import cupy
+
+    x = cupy.random.default_rng(1).random((200, 3))
+    charges = np.where(np.arange(200) % 2, 1.0, -1.0)
+    solver = DistributedSolver(comm, charges, np.eye(3), backend="cuda")
+    solver.compute(x)
+    x[7, 1] = np.nan
+    refused(lambda: solver.compute(x))
+
+
 def main() -> None:
     comm, kind = MPI.COMM_WORLD, sys.argv[1]
     if kind == "same GPU":
         refused(lambda: DistributedSolver(comm, [1.0, -1.0], np.eye(3), backend="cuda"))
+        return
+    if kind == "not finite":
+        refuse_on_gpu(comm)
         return
     x = np.random.default_rng(comm.rank).random((50, 3))
     charges = np.where(np.arange(50) % 2, 1.0, -1.0)

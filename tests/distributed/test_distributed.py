@@ -153,6 +153,15 @@ def test_ranks_do_not_share_a_gpu():
     assert ended.stdout.count(message) == 2, ended.stdout
 
 
+@pytest.mark.gpu
+def test_coordinates_on_a_gpu_are_finite():
+    require_gpus(1)
+    ended = run(1, "-m", "tests.distributed.faults", "not finite")
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "`positions` must be finite and within" in ended.stdout
+    assert "for particle 7" in ended.stdout
+
+
 def require_gpus(number):
     """Skip a test on a machine with fewer GPUs."""
     try:
