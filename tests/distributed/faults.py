@@ -28,7 +28,7 @@ def refuse_on_gpu(comm) -> None:
     """Positions on the GPU of which one is not a number."""
     import cupy
 
-    x = cupy.random.default_rng(1).random((200, 3))
+    x = cupy.asarray(np.random.default_rng(1).random((200, 3)))
     charges = np.where(np.arange(200) % 2, 1.0, -1.0)
     solver = DistributedSolver(comm, charges, np.eye(3), backend="cuda")
     solver.compute(x)

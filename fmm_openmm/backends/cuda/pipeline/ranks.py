@@ -17,7 +17,7 @@ from fmm_openmm.backends.cuda.pipeline.lattice import convolve, trace
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import list_offsets, p2p
 from fmm_openmm.backends.cuda.pipeline.sort import lists, survey
-from fmm_openmm.backends.cuda.program import BACKGROUND, SETUP, At, Device, Program, Share
+from fmm_openmm.backends.cuda.program import SETUP, At, Device, Program, Share
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import NearExclusions
 
@@ -167,11 +167,9 @@ class RankDescription(Description):
         b = self._b
         b.stage("list_partners", "ranks", list_partners=0)
         b.buffer("partner", self._sizes.partners, np.int32)
-        b.record("counted")
-        b.wait("counted", BACKGROUND)
         b.launch(
             "list_partners", -(-b.n // BLOCK), BLOCK, "copies", "tag", "excluded_start",
-            "excluded", "copy_of", "partner_start", "partner", stream=BACKGROUND,
+            "excluded", "copy_of", "partner_start", "partner",
         )  # fmt: skip
         return p2m(b, parts)
 
