@@ -56,8 +56,10 @@ alignas(128) extern char dynamic_shared[];
 
 int lane();
 void barrier();
-// The values, of so many bytes, of all lanes of a mask, by lane.
-void exchange(unsigned mask, const void* value, void* values, std::size_t bytes);
+// The value of a lane of a mask, whose lanes all bring one.
+std::uint64_t exchange(unsigned mask, std::uint64_t value, int from);
+// The lanes of a mask whose value is the wanted one, as bits.
+unsigned lanes_with(unsigned mask, std::uint64_t value, std::uint64_t wanted);
 // Runs body for all threads of all blocks; what went wrong, or nothing. Static shared memory lies
 // between two addresses.
 const char* run(uint3 grid, unsigned block, void (*body)(void*), void* argument, char* shared,
@@ -72,16 +74,18 @@ extern "C" __attribute__((visibility("hidden"))) char __bss_start[], _end[];
 namespace emulator {
 
 template <class T>
-struct Values {
-    T of[32] = {};
-};
+std::uint64_t bits_of(T value) {
+    static_assert(sizeof(T) <= 8);
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof value);
+    return bits;
+}
 
 template <class T>
-Values<T> exchange(unsigned mask, T value) {
-    static_assert(sizeof(T) <= 8);
-    Values<T> values;
-    exchange(mask, &value, values.of, sizeof(T));
-    return values;
+T exchange_of(unsigned mask, T value, int from) {
+    const std::uint64_t bits = exchange(mask, bits_of(value), from);
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 template <class... A, std::size_t... I>
@@ -111,7 +115,7 @@ inline void __syncthreads() {
     emulator::barrier();
 }
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
-    emulator::exchange(mask, 0);
+    emulator::exchange(mask, 0, 0);
 }
 inline void __threadfence() {}
 inline unsigned __activemask() {
@@ -120,32 +124,27 @@ inline unsigned __activemask() {
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from) {
-    return emulator::exchange(mask, value).of[from & 31];
+    return emulator::exchange_of(mask, value, from & 31);
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int other) {
-    return emulator::exchange(mask, value).of[emulator::lane() ^ other];
+    return emulator::exchange_of(mask, value, emulator::lane() ^ other);
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, int by) {
-    const auto values = emulator::exchange(mask, value);
-    return emulator::lane() >= by ? values.of[emulator::lane() - by] : value;
+    const int lane = emulator::lane();
+    return emulator::exchange_of(mask, value, lane >= by ? lane - by : lane);
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
-    const auto values = emulator::exchange(mask, predicate);
-    unsigned found = 0;
-    for (int k = 0; k < 32; k++) found |= unsigned((mask >> k & 1) && values.of[k] != 0) << k;
-    return found;
+    return emulator::lanes_with(mask, predicate != 0, 1);
 }
 inline int __any_sync(unsigned mask, int predicate) {
     return __ballot_sync(mask, predicate) != 0;
 }
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
-    const auto values = emulator::exchange(mask, value);
-    unsigned found = 0;
-    for (int k = 0; k < 32; k++) found |= unsigned((mask >> k & 1) && values.of[k] == value) << k;
-    return found;
+    const std::uint64_t bits = emulator::bits_of(value);
+    return emulator::lanes_with(mask, bits, bits);
 }
 
 // Not inlined: the compiler would read ahead of a condition.

@@ -37,7 +37,7 @@ struct Thread {
 // Lanes of a warp that have named the same mask and exchange a value.
 struct Meeting {
     unsigned arrived = 0, left = 0;
-    std::uint64_t value[32];
+    std::uint64_t value[32] = {};
 };
 
 std::vector<Thread> threads;
@@ -64,6 +64,24 @@ void finish_barrier_if_all_wait() {
     if (waiting == 0 || waiting < alive) return;
     waiting = 0;
     finished++;
+}
+
+// Waits until all lanes of a mask have come with a value, and returns what `read` makes of the
+// meeting and of the lanes that take part: a mask may name lanes beyond the block.
+template <class Read>
+auto meet(unsigned mask, std::uint64_t value, Read read) {
+    const unsigned bit = 1u << current % 32, first = current / 32 * 32;
+    if (blockDim.x - first < 32) mask &= (1u << (blockDim.x - first)) - 1;
+    if (!(mask & bit)) fault = "a lane is not in its own mask";
+    Meeting& meeting = meetings[current / 32][mask];
+    wait_until([&] { return !(meeting.arrived & bit); });  // of the time before
+    meeting.value[current % 32] = value;
+    meeting.arrived |= bit;
+    wait_until([&] { return meeting.arrived == mask; });
+    const auto result = read(meeting, mask);
+    meeting.left |= bit;
+    if (meeting.left == mask) meeting.left = meeting.arrived = 0;
+    return result;
 }
 
 // The life of a thread: one block after the other.
@@ -141,23 +159,17 @@ void barrier() {
     wait_until([&] { return finished != before; });
 }
 
-void exchange(unsigned mask, const void* value, void* values, std::size_t bytes) {
-    const unsigned bit = 1u << lane(), first = current / 32 * 32;
-    unsigned present = 0;  // a mask may name lanes beyond the block
-    for (unsigned k = 0; k < 32; k++) present |= unsigned(first + k < blockDim.x) << k;
-    mask &= present;
-    if (!(mask & bit)) fault = "a lane is not in its own mask";
-    Meeting& meeting = meetings[current / 32][mask];
-    wait_until([&] { return !(meeting.arrived & bit); });  // of the time before
-    std::memcpy(&meeting.value[lane()], value, bytes);
-    meeting.arrived |= bit;
-    wait_until([&] { return meeting.arrived == mask; });
-    for (int k = 0; k < 32; k++)
-        if (mask >> k & 1)
-            std::memcpy(static_cast<char*>(values) + k * bytes, &meeting.value[k], bytes);
-    meeting.left |= bit;
-    wait_until([&] { return meeting.left == mask || meeting.left == 0; });
-    if (meeting.left == mask) meeting.left = meeting.arrived = 0;
+std::uint64_t exchange(unsigned mask, std::uint64_t value, int from) {
+    return meet(mask, value, [&](const Meeting& meeting, unsigned) { return meeting.value[from]; });
+}
+
+unsigned lanes_with(unsigned mask, std::uint64_t value, std::uint64_t wanted) {
+    return meet(mask, value, [&](const Meeting& meeting, unsigned lanes) {
+        unsigned found = 0;
+        for (int k = 0; k < 32; k++)
+            found |= unsigned((lanes >> k & 1) && meeting.value[k] == wanted) << k;
+        return found;
+    });
 }
 
 const char* run(uint3 grid, unsigned block, void (*of)(void*), void* argument, char* shared,
