@@ -16,6 +16,12 @@ def to_host(array) -> np.ndarray:
     return array.get() if is_on_device(array) else array
 
 
+def inner(a: np.ndarray, b: np.ndarray) -> float:
+    """``sum_i a_i b_i`` of arrays on the host, shape (n,). BLAS would use threads, which on busy
+    processors wait for each other for milliseconds."""
+    return float(np.einsum("i,i", a, b))
+
+
 def namespace(array) -> Any:
     """The module with the functions for an array: NumPy, or CuPy for one on a device."""
     return sys.modules["cupy"] if is_on_device(array) else np

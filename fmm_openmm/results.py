@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmm_openmm.arrays import is_on_device
+from fmm_openmm.arrays import inner, is_on_device
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -133,7 +133,7 @@ class CoulombResult(_Extended):
         """
         largest = float(np.abs(charges).max())
         undefined = in_units(potentials, fields, width, largest, max_potential)
-        energy, forces = 0.5 * float(charges @ potentials), charges[:, None] * fields
+        energy, forces = 0.5 * inner(charges, potentials), charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
         return cls(energy, forces, potentials, fields)
 

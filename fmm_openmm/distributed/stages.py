@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fmm_openmm.arrays import inner
 from fmm_openmm.backends.cpu import CpuStages
 from fmm_openmm.backends.cpu.compilation import prepare
 from fmm_openmm.backends.cpu.l2p import l2p
@@ -142,7 +143,7 @@ class DistributedStages(CpuStages):
         squares, cubes = force_sums(charges, fields)
         undefined = in_units(potentials, fields, width, 1.0, largest)
         faults = np.count_nonzero(undefined & (charges != 0.0))
-        sums = np.array([squares, cubes, faults, charges @ potentials])
+        sums = np.array([squares, cubes, faults, inner(charges, potentials)])
         forces = charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
         return RankResults(potentials, fields, forces, sums, work)

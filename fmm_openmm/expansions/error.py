@@ -54,6 +54,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from fmm_openmm.arrays import inner
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice
 
@@ -84,11 +85,11 @@ def ionic_fraction(charges: np.ndarray, exclusions: np.ndarray) -> float:
     It is 0 for neutral molecules and 1 for bare ions, whose boxes have larger moments at the same
     net forces.
     """
-    total = float(charges @ charges)
+    total = inner(charges, charges)
     if total == 0.0:
         return 0.0
     net = np.bincount(molecules(len(charges), exclusions), charges)
-    return min(1.0, float(net @ net) / total)
+    return min(1.0, inner(net, net) / total)
 
 
 def molecules(particles: int, exclusions: np.ndarray) -> np.ndarray:
@@ -116,7 +117,7 @@ def charged_fraction(charges: np.ndarray) -> float:
     """``(sum q^2)^2 / (n sum q^4)``: the fraction of the particles that carry the charge; 2/3 for
     three-site water."""
     squares = charges * charges
-    fourth = float(squares @ squares)
+    fourth = inner(squares, squares)
     return float(squares.sum()) ** 2 / (len(charges) * fourth) if fourth > 0.0 else 1.0
 
 
@@ -130,7 +131,7 @@ def rms_charge(charges: np.ndarray) -> float:
     """RMS charge of the particles that carry the charge (:func:`charged_fraction`)."""
     squares = charges * charges
     total = float(squares.sum())
-    return float(np.sqrt(squares @ squares / total)) if total > 0.0 else 0.0
+    return float(np.sqrt(inner(squares, squares) / total)) if total > 0.0 else 0.0
 
 
 def far_distances(lattice: BoxLattice) -> np.ndarray:
@@ -216,7 +217,7 @@ def force_sums(charges: np.ndarray, fields: np.ndarray) -> tuple[float, float]:
     charged = charges != 0.0
     fields, weights = fields[charged], charges[charged] ** 2
     squares = np.einsum("ij,ij->i", fields, fields, dtype=float)
-    return float(weights @ squares), float(weights @ (squares * np.sqrt(squares)))
+    return inner(weights, squares), inner(weights, squares * np.sqrt(squares))
 
 
 def usual_field(charges: np.ndarray, per_box: float, ionic: float) -> float:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fmm_openmm.arrays import inner
 from fmm_openmm.expansions.error import (
     LEAST_FIELD,
     Rounding,
@@ -81,7 +82,7 @@ class ForceErrors:
         longest = float(lengths[np.isfinite(lengths)].max(initial=1.0))
         is_double = p.precision == "double"
         return cls(
-            float(charges @ charges),
+            inner(charges, charges),
             usual,
             usual / spread(load.ionic, n * charged_fraction(charges)),
             net_charge_noise(charges, boxes.filled, p.near_radius, p.smoothing),
