@@ -94,7 +94,7 @@ def test_a_worker_of_dask_that_is_killed():
     distributed = pytest.importorskip(
         "distributed", reason="needs Dask: pip install 'dask[distributed]'"
     )
-    frames, solver = liquid(60)
+    frames, solver = liquid(200)
     expected = fmm.analyse(frames, solver, QUANTITIES)
     with (
         distributed.LocalCluster(
@@ -107,7 +107,7 @@ def test_a_worker_of_dask_that_is_killed():
         def pids():
             return [*before.values()]
 
-        given = killing(frames, pids, 30)
+        given = killing(frames, pids, 100)
         found = fmm.analyse(given, solver, QUANTITIES, client.get_executor(), threads=1)
         client.wait_for_workers(2, timeout=60)
         assert client.run(os.getpid) != before
@@ -184,9 +184,9 @@ def test_an_executor_that_fails_keeps_what_is_done():
 
 @pytest.mark.slow
 def test_a_process_that_is_killed():
-    frames, solver = liquid(60)
+    frames, solver = liquid(200)
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
-        given = killing(frames, lambda: [*executor._processes], 30)
+        given = killing(frames, lambda: [*executor._processes], 100)
         with pytest.raises(fmm.AnalysisError, match=r"the executor has failed \(BrokenProcess"):
             fmm.analyse(given, solver, QUANTITIES, executor)
 
