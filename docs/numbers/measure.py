@@ -5,7 +5,8 @@
 Without a PART: lists the parts, and where each can be measured. A part runs the commands that its
 pages name, for at most 10 minutes, and writes PART.json with their results, hardware, versions and
 date. Afterwards ``python docs/numbers/tables.py`` writes the tables of the pages, and
-``python docs/figures/make.py`` draws the figures. Needs no package but those of fmm_openmm.
+``python docs/figures/make.py`` draws the figures. Needs no package but those of fmm_openmm and,
+for the part torch, those that it compares.
 """
 
 import argparse

@@ -415,7 +415,7 @@ def through_torch() -> list[Row]:
     return [
         {
             "atoms": f"{row['atoms']:,}",
-            "code": f"{CODES[row['code']]} {row['version']}",
+            "code": row["package"],
             "energy and gradients, ms": digits(1e3 * row["seconds"]),
             "memory, MiB": f"{row['memory'] / 2**20:.0f}",
             "force error": f"{row['force_error']:.1e}",
@@ -527,11 +527,6 @@ class Table:
 PLUGIN, GPU = "docs/reference/plugin.md", "docs/reference/gpu.md"
 ACCURACY, METHOD = "docs/explanation/accuracy.md", "docs/explanation/method.md"
 RANKS = "docs/explanation/many-ranks.md"
-CODES = {
-    "fmm_openmm": "fmm_openmm",
-    "torchpme": "torch-pme",
-    "nvalchemiops": "nvalchemi-toolkit-ops",
-}
 ALL_STEPS = (*MEMBRANES, "sites")
 TABLES = {
     "readme_membranes": Table("README.md", MEMBRANES, membranes_and_proteins),

@@ -51,9 +51,9 @@ def exact_forces(x: np.ndarray, q: np.ndarray, box: np.ndarray) -> np.ndarray:
 
 
 def measure(edges, tolerance: float, device: str, dtype: torch.dtype) -> Iterator[dict]:
-    """One row for each size and code: code, its version, atoms, seconds, memory (peak of PyTorch's
-    allocator during one evaluation, bytes; None on the CPU), force error and parameters. A code
-    whose memory does not suffice has no further rows.
+    """One row for each size and code: code, name and version of its package, atoms, seconds, memory
+    (peak of PyTorch's allocator during one evaluation, bytes; None on the CPU), force error and
+    parameters. A code whose memory does not suffice has no further rows.
 
     Args:
         edges: numbers of ions along the edge, each even.
@@ -77,7 +77,7 @@ def measure(edges, tolerance: float, device: str, dtype: torch.dtype) -> Iterato
                 continue
             yield {
                 "code": code,
-                "version": version(PACKAGES[code]) if code in PACKAGES else __version__,
+                "package": package(code),
                 "atoms": len(q),
                 **found,
                 "parameters": parameters,
@@ -188,3 +188,10 @@ CODES: dict[str, Callable] = {
 
 PACKAGES = {"torchpme": "torch-pme", "nvalchemiops": "nvalchemi-toolkit-ops"}
 """The packages of the other codes."""
+
+
+def package(code: str) -> str:
+    """Name and version of the package of a code."""
+    if code not in PACKAGES:
+        return f"{code} {__version__}"
+    return f"{PACKAGES[code]} {version(PACKAGES[code])}"

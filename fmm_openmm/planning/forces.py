@@ -115,9 +115,8 @@ class ForceErrors:
         return self.expected / max(field, LEAST_FIELD * self.usual)
 
     def noise_error(self, field: float) -> float:
-        """Relative error of float32 arithmetic. It comes from the terms of sums, which cancel where
-        forces are small; small molecular systems have no less of it, as :attr:`expected` assumes
-        of the error estimate."""
+        """Relative error of float32 arithmetic. It is that of the terms of sums, which cancel where
+        forces are small, and therefore scales with :attr:`usual` instead of :attr:`expected`."""
         if self.usual == 0.0:
             return self.noise
         return self.noise * self.usual / max(field, LEAST_FIELD * self.usual)

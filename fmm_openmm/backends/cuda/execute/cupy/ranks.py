@@ -73,12 +73,12 @@ class GpuRank:
     def exchange(
         self, rank: int, *pairs: tuple[Sequence[cupy.ndarray], Sequence[cupy.ndarray]]
     ) -> None:
-        """Queue exchanges of contiguous arrays, outgoing and incoming ones: of the first,
-        ``outgoing[r]`` is sent to rank r, whose array of the same size is received in
-        ``incoming[r]``.
+        """Queue exchanges of contiguous arrays.
 
         Args:
             rank: this rank.
+            pairs: outgoing and incoming arrays of each exchange: ``outgoing[r]`` is sent to rank r,
+                and ``incoming[r]`` receives what that sends to this one, of the same size.
         """
         for outgoing, incoming in pairs:
             if outgoing[rank] is not incoming[rank]:
