@@ -30,7 +30,8 @@ THREADS = 128
 MOST_THREADS = 8192
 """Largest block, times the bytes of a complex value: as its registers allow."""
 
-_OTHER = {"spectrum": "local_spectrum", "local_spectrum": "spectrum"}
+OTHER = {"spectrum": "local_spectrum", "local_spectrum": "spectrum"}
+"""The two buffers between which transforms and the convolution alternate."""
 
 
 @dataclass(frozen=True)
@@ -182,14 +183,14 @@ class Fourier:
         if self.whole:
             b.launch("forward", self.terms, self.threads, "roots", moments, "spectrum")
             return
-        here = _OTHER["spectrum"] if 0 in self.sums else "spectrum"
+        here = OTHER["spectrum"] if 0 in self.sums else "spectrum"
         self.forward_planes(b, moments, here)
         self.forward_columns(b, here)
 
     def forward_planes(self, b: Builder, moments: str | At, result: str = "spectrum") -> None:
         """Queue the transform of planes of ``moments`` along the last axes to ``result``, one of
         the buffers of :meth:`forward`."""
-        here = _OTHER[result] if 1 in self.sums else result
+        here = OTHER[result] if 1 in self.sums else result
         self._last_axes(b, "forward", moments, here, self.half[2])
         if 1 in self.apart:
             self._columns(b, "forward", 1, here)
@@ -256,7 +257,7 @@ class Fourier:
         if columns := self.columns(axis):
             b.launch(f"{direction}{axis}", -(-values // (length * columns)), THREADS, "roots", here)
             return here
-        there = _OTHER[here]
+        there = OTHER[here]
         sizes = (
             np.int32(outer),
             np.int32(length),

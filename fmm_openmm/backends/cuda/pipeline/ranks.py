@@ -12,7 +12,7 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.description import Description, builder, described
-from fmm_openmm.backends.cuda.pipeline.fft import Fourier
+from fmm_openmm.backends.cuda.pipeline.fft import OTHER, Fourier
 from fmm_openmm.backends.cuda.pipeline.lattice import convolve, trace
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import list_offsets, p2p
@@ -192,10 +192,9 @@ class RankDescription(Description):
             here = fourier.forward_columns(b, here)
         trace(b, here, d0 * d1 * width, queues=waves.start == 0 < width)
         if width:
-            there = "spectrum" if here == "local_spectrum" else "local_spectrum"
-            convolve(b, here, there)
+            convolve(b, here, OTHER[here])
             b.wait("traced")
-            fourier.inverse_columns(b, there)
+            fourier.inverse_columns(b, OTHER[here])
         if share.planes:
             b.stage(INVERSE)
             fourier.inverse_planes(b, "local_spectrum", grids)
