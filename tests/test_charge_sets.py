@@ -12,6 +12,7 @@ from tests.support.ewald import exact
 
 EXCLUDED = [(0, 1), (0, 2), (1, 2), (7, 3), (5, 39)]
 FIXED = {"order": 6, "near_radius": 1.8, "smoothing": 0.05}
+CUBE = 3.0 * np.eye(3)
 BACKENDS = ("cpu", "reference", pytest.param("cuda", marks=pytest.mark.gpu))
 
 pytestmark = pytest.mark.filterwarnings("ignore:`tolerance")
@@ -284,3 +285,48 @@ def test_arrays_stay_on_the_device(boundary, sets, backend):
     assert relative((operator @ columns[:, 0]).get(), expected.potentials[0]) < 1e-12
     with pytest.raises(ValueError, match=r"`charges` must have shape \(K, n\)"):
         solver.compute(place, cell, charges=columns)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[2:], indirect=True)
+@pytest.mark.parametrize("precision", ["double", "single"])
+@pytest.mark.parametrize(
+    ("boundary", "box"),
+    [
+        ("periodic", SKEWED),
+        ("periodic", 3.0 * np.eye(3)),
+        ("slab", 3.0 * np.eye(3)),
+        ("open", None),
+    ],
+)
+def test_many_small_groups_and_large_ones(boundary, box, precision, backend):
+    """The same bits each time, at positions on the device and on the host; with other charges,
+    groups and cells."""
+    cupy = pytest.importorskip("cupy")
+    x, q = random_charges(400, 3.0 * np.eye(3), net=0.0)
+    q[7], q[8] = 0.0, q[7] + q[8]
+    options = FIXED | {"boundary": boundary, "precision": precision}
+    solver = CoulombSolver(q, box, EXCLUDED, backend=backend, positions=x, **options)
+    host = CoulombSolver(q, box, EXCLUDED, backend="cpu", positions=x, **options)
+    small = 1e-12 if precision == "double" else 2e-5
+    slices = np.argsort(np.argsort(x[:, 0])) // 5
+    for groups, scale in (
+        (np.maximum(0, slices - 40), 1.0),  # one large group
+        (np.minimum(60, slices) % 51, 1.0),
+        (np.minimum(60, slices) % 51, 1.01),
+        (np.arange(400) // 2, 1.01),
+    ):
+        cell, place = None if box is None else scale * box, scale * x
+        expected = host.interaction_energies(place, groups, cell)
+        for each in (cupy.asarray(place), place):
+            found, again = (solver.interaction_energies(each, groups, cell) for _ in range(2))
+            found, again = (getattr(a, "get", lambda a=a: a)() for a in (found, again))
+            assert relative(found, expected) < small
+            assert np.array_equal(found, found.T) and np.array_equal(found, again)
+        q = 3.0 * q[::-1]
+        solver.set_charges(q)
+        host.set_charges(q)
+    place[21] = place[31]
+    found = solver.interaction_energies(cupy.asarray(place), groups, cell).get()
+    assert np.argwhere(np.isnan(found)).tolist() == [[10, 15], [15, 10]]
+    with pytest.raises(ValueError, match="coincide and are not excluded"):
+        solver.interaction_energies(place, groups, cell)

@@ -17,6 +17,7 @@ from fmm_openmm.backends.cuda import shares
 from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pairs.lennard_jones import Sites
 from fmm_openmm.backends.cuda.pipeline.description import build
+from fmm_openmm.backends.cuda.pipeline.groups import build_groups
 from fmm_openmm.backends.cuda.pipeline.m2l import ROTATION_SHAPES, rotation_shape
 from fmm_openmm.backends.cuda.pipeline.points import build_points
 from fmm_openmm.backends.cuda.pipeline.ranks import LatticeShare, RankSizes, build_rank
@@ -108,6 +109,7 @@ class Variant:
             self.build(SKEWED if isinstance(self.term, DipoleTerm) else SLAB, term=self.term),
             self.build(SKEWED),
             build_sets(self.specification(SKEWED), device, *self.sets),
+            build_groups(self.specification(SKEWED), device, 100),
             build_points(self.specification(SKEWED), device, 1000),
             build(self.specification(SKEWED), device, with_virial=True),
             self.rank(device),

@@ -9,6 +9,7 @@ from fmm_openmm.backends.cuda import program as p
 from fmm_openmm.backends.cuda.abi import MAGIC
 from fmm_openmm.backends.cuda.pairs import lennard_jones
 from fmm_openmm.backends.cuda.pipeline.description import build
+from fmm_openmm.backends.cuda.pipeline.groups import build_groups
 from fmm_openmm.backends.cuda.pipeline.ranks import LatticeShare, RankSizes, build_rank
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice, PaddedLattice, counts_matrix
@@ -106,6 +107,13 @@ def of_rank(rank, span=None):
     waves = even_ranges(lattice.fft_shape[2] // 2 + 1, 3)[rank]
     share = LatticeShare(rank, waves, span is None)
     return build_rank(wanted, p.Device(132, WHOLE), sizes, p.Share(16, 48, 32), share)
+
+
+def of_groups(span=None, order=4, dtype=np.float32, shared=WHOLE):
+    lattice = PaddedLattice(np.array(span), 2.0) if span else BoxLattice(COUNTS, np.eye(3), 2.0)
+    charges, pairs = np.ones(50), np.array([[0, 1], [4, 7]])
+    wanted = Specification(lattice, order, 0.05, charges, pairs, False, dtype)
+    return build_groups(wanted, p.Device(132, shared), 20)
 
 
 class Reader:

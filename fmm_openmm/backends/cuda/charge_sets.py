@@ -115,33 +115,48 @@ class CudaChargeSets(RepeatedEvaluation):
             None if vectors is None else vectors.get().astype(np.float64) * (scale * self._width),
         )
 
-    def energies_among(self, group):
+    def energies_among(self, group, limit: float = np.inf):
         """Energies among groups of the evaluator's charges, the matrix of
         :meth:`fmm_openmm.CoulombSolver.interaction_energies`, on the device.
 
         Args:
             group: the group of each particle, shape (n,), integers from 0 without gaps, on the
                 host.
+            limit: potential, e per box width, beyond which entries are NaN.
         """
-        groups = 1 + int(group.max())
-        with self._evaluator.on_device():
-            group = cupy.asarray(group.astype(np.int32))
-            members = cupy.argsort(group).astype(np.int32)
-            begin = cupy.searchsorted(group[members], cupy.arange(groups + 1)).astype(np.int32)
-            charges, n = self._evaluator.run.buffers["charges"], np.int32(self.count)
-            run, size = self._evaluator.for_sets(MOST_SETS, False), MOST_SETS
-            energies = cupy.empty((-(-groups // size) * size, groups))
-            for first in range(0, groups, size):
-                blocks = -(-self.count * size // SUMS_BLOCK)
-                sets = run.buffers["sets"]
-                run.launch("set_groups", (blocks,), n, np.int32(first), charges, group, sets)
-                run.evaluate(self)
-                run.launch(
-                    "sum_groups", (groups, size), n, charges, run.buffers["potentials"], begin,
-                    members, energies[first : first + size],
-                )  # fmt: skip
-            matrix = energies[:groups]
-            return 0.5 * (matrix + matrix.T)
+        evaluator = self._evaluator
+        with evaluator.on_device():
+            charges = evaluator.run.buffers["charges"]
+            return evaluator.for_groups(group).energies(self, charges, limit)
+
+    def energies_of_groups(self, charges, group, begin, members, count: int, limit: float):
+        """Energies of the first groups with all groups, shape (count, G), kJ/mol.
+
+        Args:
+            charges: shape (n,), e.
+            group: the group of each particle, shape (n,).
+            begin: those of group g are ``members[begin[g]:begin[g + 1]]``.
+            limit: potential, e per box width, beyond which entries are NaN.
+        """
+        n, groups = np.int32(self.count), len(begin) - 1
+        size = -(-count // -(-count // MOST_SETS))
+        run = self._evaluator.for_sets(size, False)
+        potentials, sets = run.buffers["potentials"], run.buffers["sets"]
+        energies = cupy.empty((-(-count // size) * size, groups))
+        for first in range(0, count, size):
+            blocks = -(-self.count * size // SUMS_BLOCK)
+            run.launch("set_groups", (blocks,), n, np.int32(first), charges, group, sets)
+            run.evaluate(self)
+            if limit < np.inf:
+                potentials[abs(potentials) > limit * COULOMB_CONSTANT / self._width] = np.nan
+            run.launch(
+                "sum_groups", (groups, size), n, charges, potentials, begin, members,
+                energies[first : first + size],
+            )  # fmt: skip
+        return energies[:count]
+
+    def among_groups(self, charges, group, limit):
+        return self.energies_among(group, limit).get() * (2.0 * self._width / COULOMB_CONSTANT)
 
     def operator(self):
         """The Coulomb matrix, for arrays on the device."""

@@ -14,6 +14,7 @@ from fmm_openmm.backends.cuda.execute.cupy.exchange import assign, copied
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
+from fmm_openmm.backends.cuda.groups import GroupsRun
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
 from fmm_openmm.backends.cuda.points import PointsRun
@@ -68,6 +69,7 @@ class CudaEvaluator(Evaluator):
         self._parameters: np.ndarray | None = None
         self._set_up = False
         self._for_sets: OrderedDict[tuple[int, bool], SetsRun] = OrderedDict()
+        self._groups: GroupsRun | None = None
         self._virial: VirialEvaluator | None = None
         self._points: tuple[int, PointsRun] | None = None
 
@@ -216,6 +218,13 @@ class CudaEvaluator(Evaluator):
             kept[key] = SetsRun(self.specification, sets, fields)
         kept.move_to_end(key)
         return kept[key]
+
+    def for_groups(self, group: np.ndarray) -> GroupsRun:
+        """The program for the energies among groups, of which the last one is kept."""
+        if self._groups is None or not np.array_equal(self._groups.group, group):
+            self._groups = None
+            self._groups = GroupsRun(self.specification, group)
+        return self._groups
 
     def charge_sets(self, positions, width, origin=(0.0, 0.0, 0.0)):
         """See :meth:`fmm_openmm.stages.Evaluator.charge_sets`; positions on the device, too."""

@@ -8,6 +8,7 @@ import pytest
 
 from fmm_openmm.backends.cuda.abi import Sums
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.groups import build_groups
 from fmm_openmm.backends.cuda.pipeline.points import SOURCES, build_points
 from fmm_openmm.backends.cuda.pipeline.sets import SORTING, SUMMING, build_sets
 from fmm_openmm.backends.cuda.program import (
@@ -145,6 +146,50 @@ def test_sets_of_charges_agree_with_single_ones(
         if fields:
             found = emulator.buffers["fields"] / (scale / width)
             assert np.linalg.norm(found - vectors) <= small * np.linalg.norm(vectors)
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype", "order", "smoothing", "minimum_image"),
+    [
+        ("cube", np.float32, 5, 0.0, False),
+        ("cube", np.float64, 4, 0.1, True),
+        ("skewed", np.float64, 6, 0.1, True),
+        ("skewed", np.float32, 3, 0.1, False),
+        ("cuboid", np.float64, 6, 0.0, False),
+        ("one box", np.float64, 3, 0.1, False),
+        ("open", np.float64, 4, 0.1, False),
+    ],
+)
+def test_energies_among_groups(cell, dtype, order, smoothing, minimum_image, folder):
+    """Against sets of charges of the reference backend, one after the other; with groups that are
+    in one place and one that is everywhere."""
+    if cell in CELLS:
+        vectors, counts = CELLS[cell][0], counts_matrix(CELLS[cell][1])
+        lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
+        x, q, pairs = charges_in(-2, 3)
+    else:
+        lattice, width = PaddedLattice(np.array(SPANS[cell]), 2.0), 1.0
+        x, q, pairs = charges_in(0.15, lattice.span - 0.35)
+    group = np.maximum(0, np.argsort(np.argsort(x[:, 0])) // 10 - 3)
+    q[3], x[4] = 0.0, x[3]
+    wanted = Specification(lattice, order, smoothing, q, pairs, minimum_image, dtype)
+    alone = RepeatedEvaluation(ReferenceStages(wanted), x, width)
+    expected = alone.among_groups(q, group, np.inf)
+    emulator = Emulator(build_groups(wanted, DEVICE, 1 + group.max()), folder)
+    buffers = emulator.buffers
+    buffers["parameters"][...] = parameter_block(lattice, width)
+    buffers["positions"][...], buffers["group"][...], buffers["limit"][...] = x, group, 1e6
+    largest = np.abs(q).max()
+    buffers["charges"][...] = q / largest
+    emulator.run([SETUP])
+    emulator.run()
+    found = buffers["energies"] + buffers["energies"].T
+    found *= largest**2 / (COULOMB_CONSTANT / width)
+    small = 1e-12 if dtype == np.float64 else 2e-5
+    assert np.linalg.norm(found - expected) <= small * np.linalg.norm(expected)
+    buffers["limit"][...] = 2.0
+    emulator.run()
+    assert 0 < np.isnan(buffers["energies"]).sum() < buffers["energies"].size
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from fmm_openmm.backends.cuda import program as p
 from fmm_openmm.backends.cuda.abi import MAGIC, VERSION
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
+from fmm_openmm.backends.cuda.pipeline.groups import far_shape
 from fmm_openmm.backends.cuda.pipeline.virial import operator_program
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.backends.cuda.source import kernel_files, kernel_folder, source_of
@@ -22,7 +23,17 @@ from fmm_openmm.literature.operators import level
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import STAGES
 from tests.compiler import COMPILER
-from tests.support.programs import CASES, CELL, COUNTS, WHOLE, Reader, of_rank, of_sites, program
+from tests.support.programs import (
+    CASES,
+    CELL,
+    COUNTS,
+    WHOLE,
+    Reader,
+    of_groups,
+    of_rank,
+    of_sites,
+    program,
+)
 
 SIGNATURE = re.compile(
     r'extern "C" __global__ void(?: __launch_bounds__\((.*?)\))?\s+(\w+)\((.*?)\)\s*\{', re.DOTALL
@@ -95,6 +106,9 @@ RANK_FILLED = {*p.INPUTS, "box_ranks", "excluded_start", "excluded", "copies", "
 RANK_FILLED |= {"local_spectrum"}
 
 
+GROUPS_FILLED = {*p.INPUTS, "group", "limit"}
+
+
 WITH_VIRIAL = {*p.INPUTS, "operator_derivatives"}
 
 
@@ -109,6 +123,8 @@ OTHERS = {
     "rank": (lambda: of_rank(0), RANK_FILLED),
     "rank, open": (lambda: of_rank(1, (7, 6, 9)), RANK_FILLED | {"grids"}),
     "last rank": (lambda: of_rank(2), RANK_FILLED | {"trace"}),
+    "groups": (of_groups, GROUPS_FILLED),
+    "groups, open": (lambda: of_groups((7, 6, 17), 9, np.float64), GROUPS_FILLED),
     "sites": (of_sites, SITES_FILLED),
     "sites, double": (lambda: of_sites("double", switching=0.8), SITES_FILLED),
     "many sites": (lambda: of_sites(number=110_000, box_vectors=15 * np.eye(3)), SITES_FILLED),
@@ -182,6 +198,23 @@ def test_orders_beyond_the_range_of_floats_are_refused(levels):
         UnsupportedError, match=r"^`order` 18 is too high for single precision: ask for"
     ):
         program(18, grid=grid, levels=levels)
+
+
+def test_translation_matrices_are_divided_as_they_fit():
+    """Blocks of far_groups, by rows of a matrix."""
+    for order, dtype, shared, shape in (
+        (5, np.float32, WHOLE, (512, 1)),
+        (11, np.float32, WHOLE, (512, 1)),
+        (11, np.float32, 64 * 1024, (128, 3)),
+        (15, np.float64, WHOLE, (256, 4)),
+    ):
+        built = of_groups(None, order, dtype, shared)
+        (launch,) = (step for step in built.steps_of("l2p") if isinstance(step, p.Launch))
+        assert (launch.block, launch.grid[1]) == shape
+        rows = built.macros["FAR_ROWS"]
+        assert rows % 32 == 0 and rows * launch.grid[1] >= (order + 1) ** 2
+        assert built.kernels["far_groups"].shared <= shared - 8 * 1024
+    assert far_shape(15, np.dtype(np.float64), 64 * 1024) == (4, 0)
 
 
 def test_stages_are_in_order(built):

@@ -159,13 +159,21 @@ def test_forces_of_a_step_that_openmm_gave_up(water):
 
 
 @on_gpu
-def test_a_context_leaves_no_session(ions):
+@pytest.mark.alone
+def test_memory_is_given_back(ions):
+    cupy = pytest.importorskip("cupy")
     converted(ions, bridge="native")
+
+    def use():
+        energy_of(context_of(ions))
+        gc.collect()
+
+    use()
     sessions = set(callbacks._sessions)  # of Contexts that other tests hold
-    energy_of(context := context_of(ions))
-    assert set(callbacks._sessions) - sessions
-    del context
-    gc.collect()
+    before = cupy.cuda.runtime.memGetInfo()[0]
+    for _ in range(20):
+        use()
+    assert before - cupy.cuda.runtime.memGetInfo()[0] < 16 << 20
     assert set(callbacks._sessions) <= sessions
 
 
