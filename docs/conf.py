@@ -28,6 +28,8 @@ nb_execution_timeout = 300
 html_theme = "furo"
 html_title = f"fmm_openmm {release}"
 html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["figures.css"]
 templates_path = ["_templates"]
 if tags.has("site"):  # noqa: F821, of Sphinx: one of several versions, by .ci/site
     html_sidebars = {

@@ -21,6 +21,42 @@ def pytest_configure(config):
         for library in ("NUMBA_NUM", "OMP_NUM", "OPENMM_CPU"):
             os.environ.setdefault(f"{library}_THREADS", threads)
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        config.pluginmanager.register(Gate(config.cache.mkdir("gate")))
+
+
+class Gate:
+    """While a worker of pytest-xdist runs tests that are marked alone, one after the other, no
+    other worker runs a test.
+
+    Args:
+        folder: a folder that all workers share.
+    """
+
+    def __init__(self, folder):
+        self._queue, self._gate = (open(folder / name, "w") for name in ("queue", "gate"))
+        self._passed = False
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item, nextitem):
+        """Wait until the test may run."""
+        import fcntl  # not on Windows
+
+        if not self._passed:
+            mode = fcntl.LOCK_EX if runs_alone(item) else fcntl.LOCK_SH
+            fcntl.flock(self._queue, mode)  # while one waits to run alone, no other test begins
+            fcntl.flock(self._gate, mode)
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        self._passed = runs_alone(item) and runs_alone(nextitem)
+        try:
+            return (yield)
+        finally:
+            if not self._passed:
+                fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+
+def runs_alone(item):
+    return item is not None and item.get_closest_marker("alone") is not None
 
 
 def pytest_addoption(parser):
@@ -33,6 +69,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=runs_alone, reverse=True)  # first, when nothing else has begun
     if (
         config.getoption("--all")
         or config.args_source is Config.ArgsSource.ARGS
@@ -61,23 +98,6 @@ def pytest_terminal_summary(terminalreporter, config):
     left = len(terminalreporter.stats.get("deselected", ()))
     if left and not config.getoption("keyword") and not config.getoption("rest"):
         terminalreporter.write_line(f"{left} more cases run with: pytest --all --numprocesses auto")
-
-
-@pytest.fixture(autouse=True)
-def gate(request, tmp_path_factory):
-    """Lets a test that is marked alone run while no worker of pytest-xdist runs another one."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        yield
-        return
-    import fcntl  # not on Windows
-
-    mode = fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH
-    shared = tmp_path_factory.getbasetemp().parent
-    with open(shared / "queue", "w") as queue, open(shared / "gate", "w") as lock:
-        fcntl.flock(queue, mode)  # while one waits to run alone, no other test begins
-        fcntl.flock(lock, mode)
-        fcntl.flock(queue, fcntl.LOCK_UN)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         )
 
     def format_help(self):
-        return super().format_help().replace("--json [FILE]", "--json[=FILE]")
+        return super().format_help().replace("--json [=FILE]", "--json[=FILE]")
 
 
 def add_command(commands, name: str, module) -> argparse.ArgumentParser:
@@ -68,7 +68,7 @@ def add_common_arguments(parser, **options) -> None:
         nargs="?",
         const=True,
         type=lambda text: text or True,
-        metavar="FILE",
+        metavar="=FILE",
         help="print only the results, as JSON; with =FILE, write them to FILE in addition to the "
         "usual output",
         **{"default": False} | options,

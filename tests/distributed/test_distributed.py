@@ -23,6 +23,8 @@ MPIRUN = Path(sys.executable).with_name("mpirun")
 LIMIT = 300
 """Seconds that the ranks may take."""
 
+pytestmark = pytest.mark.skipif(not MPIRUN.exists(), reason="needs MPI: pip install mpich")
+
 
 def run(ranks, *arguments):
     """The ended ranks of ``python ARGUMENTS``, on one thread each."""
