@@ -2,6 +2,7 @@
 backend. Needs no GPU."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -149,18 +150,18 @@ def test_sets_of_charges_agree_with_single_ones(
 
 
 @pytest.mark.parametrize(
-    ("cell", "dtype", "order", "smoothing", "minimum_image"),
+    ("cell", "dtype", "order", "smoothing", "minimum_image", "shared"),
     [
-        ("cube", np.float32, 5, 0.0, False),
-        ("cube", np.float64, 4, 0.1, True),
-        ("skewed", np.float64, 6, 0.1, True),
-        ("skewed", np.float32, 3, 0.1, False),
-        ("cuboid", np.float64, 6, 0.0, False),
-        ("one box", np.float64, 3, 0.1, False),
-        ("open", np.float64, 4, 0.1, False),
+        ("cube", np.float32, 5, 0.0, False, DEVICE.shared),
+        ("cube", np.float64, 4, 0.1, True, DEVICE.shared),
+        ("skewed", np.float64, 6, 0.1, True, 32_000),  # matrices in two shares
+        ("skewed", np.float32, 3, 0.1, False, DEVICE.shared),
+        ("cuboid", np.float64, 6, 0.0, False, DEVICE.shared),
+        ("one box", np.float64, 3, 0.1, False, DEVICE.shared),
+        ("open", np.float64, 4, 0.1, False, DEVICE.shared),
     ],
 )
-def test_energies_among_groups(cell, dtype, order, smoothing, minimum_image, folder):
+def test_energies_among_groups(cell, dtype, order, smoothing, minimum_image, shared, folder):
     """Against sets of charges of the reference backend, one after the other; with groups that are
     in one place and one that is everywhere."""
     if cell in CELLS:
@@ -175,7 +176,8 @@ def test_energies_among_groups(cell, dtype, order, smoothing, minimum_image, fol
     wanted = Specification(lattice, order, smoothing, q, pairs, minimum_image, dtype)
     alone = RepeatedEvaluation(ReferenceStages(wanted), x, width)
     expected = alone.among_groups(q, group, np.inf)
-    emulator = Emulator(build_groups(wanted, DEVICE, 1 + group.max()), folder)
+    device = replace(DEVICE, shared=shared)
+    emulator = Emulator(build_groups(wanted, device, 1 + group.max()), folder)
     buffers = emulator.buffers
     buffers["parameters"][...] = parameter_block(lattice, width)
     buffers["positions"][...], buffers["group"][...], buffers["limit"][...] = x, group, 1e6
@@ -190,6 +192,60 @@ def test_energies_among_groups(cell, dtype, order, smoothing, minimum_image, fol
     buffers["limit"][...] = 2.0
     emulator.run()
     assert 0 < np.isnan(buffers["energies"]).sum() < buffers["energies"].size
+
+
+def test_small_groups_beside_large_ones(folder, monkeypatch):
+    """Which groups take sets of charges, and where their energies go: with NumPy's arrays."""
+    groups = pytest.importorskip("fmm_openmm.backends.cuda.groups")
+    vectors, counts = CELLS["skewed"][0], counts_matrix(CELLS["skewed"][1])
+    lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
+    x, q, pairs = charges_in(-2, 3)
+    slices = np.argsort(np.argsort(x[:, 0])) // 5
+    group = np.array([4, 9, *np.setdiff1d(np.arange(10), (4, 9))])[np.maximum(0, slices - 10) // 2]
+    wanted = Specification(lattice, 3, 0.0, q, pairs, False, np.float64)
+    alone = RepeatedEvaluation(ReferenceStages(wanted), x, width)
+
+    class Array(np.ndarray):
+        def set(self, values):
+            self[...] = values
+
+    class EmulatedRun(Emulator):
+        def __init__(self, program):
+            super().__init__(program, folder)
+            self.buffers["parameters"] = self.buffers["parameters"].view(Array)
+
+        queue, replay = lambda self, *stages: self.run(stages), Emulator.run
+
+    def energies_of_groups(charges, number, begin, members, count, limit):
+        sets = np.where(number == np.arange(count)[:, None], charges, 0.0)
+        energies = (charges * alone.evaluate(sets, False)[0])[:, members]
+        return COULOMB_CONSTANT / width / 2 * np.add.reduceat(energies, begin[:-1], axis=1)
+
+    particles = SimpleNamespace(
+        parameters=parameter_block(lattice, width), lattice=lattice, positions=x,
+        energies_of_groups=energies_of_groups,
+    )  # fmt: skip
+    for name, value in (("cupy", np), ("Run", EmulatedRun), ("current_device", lambda: DEVICE)):
+        monkeypatch.setattr(groups, name, value)
+    for large in ([4], [1, 4, 9], range(10), []):
+        small = ~np.isin(np.arange(10), large)
+        monkeypatch.setattr(groups, "choose_small", lambda *_, small=small: small.copy())
+        found = groups.GroupsRun(wanted, group).energies(particles, q, np.inf)
+        expected = COULOMB_CONSTANT / width / 2 * alone.among_groups(q, group, np.inf)
+        assert np.linalg.norm(found - expected) <= 1e-12 * np.linalg.norm(expected)
+
+
+def test_groups_are_small_where_that_costs_less():
+    groups = pytest.importorskip("fmm_openmm.backends.cuda.groups")
+    lattice = BoxLattice(np.diag((12, 12, 12)), np.eye(3), 2.0)
+    wanted = Specification(lattice, 9, 0.0, np.ones(30_000), np.zeros((0, 2), int), False)
+    for sizes, small in (
+        ([15] * 299 + [25_515], [True] * 299 + [False]),
+        ([20, 29_980], [False, False]),
+        ([15] * 20 + [3000] * 9 + [2700], [True] * 20 + [False] * 10),
+        ([3] * 10_000, [True] * 10_000),
+    ):
+        assert groups.choose_small(np.array(sizes), wanted).tolist() == small
 
 
 @pytest.mark.parametrize(
