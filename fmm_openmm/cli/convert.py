@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fmm_openmm.boundary import net_charge
 from fmm_openmm.cli import inputs, notes
 from fmm_openmm.cli.options import add_boundary_argument
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
@@ -43,7 +44,7 @@ def run(args, terminal) -> Outcome:
     result = {
         "file": args.output,
         "particles": len(system),
-        "total_charge": float(system.charges.sum()),
+        "total_charge": net_charge(system.charges),
         "exclusions": len(system.exclusions),
         "box_vectors": system.box_vectors,
         **noted,
@@ -56,7 +57,7 @@ def run(args, terminal) -> Outcome:
     terminal.pairs(
         [
             ("particles", str(len(system))),
-            ("total charge", f"{system.charges.sum():.6g} e"),
+            ("total charge", f"{result['total_charge']:.6g} e"),
             ("exclusions", str(len(system.exclusions))),
             ("boundary", noted["boundary"]),
             ("box vectors", box if system.box_vectors is None else f"{box} nm"),

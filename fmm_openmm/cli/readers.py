@@ -184,9 +184,14 @@ def _read_structure(found, args):
         structure.topology.setPeriodicBoxVectors(box * unit.nanometer)
     with reading(*names):
         forcefield = app.ForceField(*names)
+    modeller = app.Modeller(structure.topology, structure.positions)
     with reading(found["structure"], *names):
-        system = forcefield.createSystem(structure.topology, **_method(args, box))
-    return _molecules(system, structure.positions, structure.topology, box)
+        try:
+            system = forcefield.createSystem(modeller.topology, **_method(args, box))
+        except ValueError:  # virtual sites or Drude particles may be missing
+            modeller.addExtraParticles(forcefield)
+            system = forcefield.createSystem(modeller.topology, **_method(args, box))
+    return _molecules(system, modeller.positions, modeller.topology, box)
 
 
 def _deserialized(path: Path, kind: type):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fmm_openmm.boundary import Boundary
+from fmm_openmm.boundary import Boundary, net_charge
 from fmm_openmm.checks import check_charges, check_exclusions, check_numbers, check_positions
 from fmm_openmm.convert import openmm_system, packages, storage
 from fmm_openmm.convert.cells import reduce_box
@@ -122,7 +122,7 @@ class ChargeSystem:
 
     def __repr__(self) -> str:
         return (
-            f"ChargeSystem({len(self)} particles, total charge {self.charges.sum():.6g} e, "
+            f"ChargeSystem({len(self)} particles, total charge {net_charge(self.charges):.6g} e, "
             f"{self.boundary}, "
             f"{len(self.exclusions)} exclusions"
             f"{', no positions' if self.positions is None else ''})"

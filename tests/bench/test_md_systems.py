@@ -205,10 +205,11 @@ def test_force_fields_have_the_residues_of_every_preset(bilayer):
     serials = {line[6:11] for line in atoms}
     bonds = [line for line in lines if line.startswith("CONECT") and line[6:11] in serials]
     box = [line for line in lines if line.startswith("CRYST1")]
-    topology = app.PDBFile(io.StringIO("\n".join([*box, *atoms, *bonds]))).topology
-    assert topology.getPeriodicBoxVectors() is not None and topology.getNumResidues() == 2
+    pdb = app.PDBFile(io.StringIO("\n".join([*box, *atoms, *bonds])))
+    assert pdb.topology.getPeriodicBoxVectors() is not None and pdb.topology.getNumResidues() == 2
     for ending in FORCE_FIELDS:
-        system = app.ForceField(*PRESETS[bilayer.lower() + ending].forcefield).createSystem(
-            topology
-        )
-        assert system.getNumParticles() == len(atoms)
+        forcefield = app.ForceField(*PRESETS[bilayer.lower() + ending].forcefield)
+        modeller = app.Modeller(pdb.topology, pdb.positions)
+        modeller.addExtraParticles(forcefield)
+        system = forcefield.createSystem(modeller.topology)
+        assert system.getNumParticles() == len(atoms) + (ending == "-opc")

@@ -52,6 +52,24 @@ def test_every_input_gives_the_same_system(argv, succeed, tmp_path):
 
 
 @pytest.mark.slow
+def test_virtual_sites_of_the_force_field_are_added(succeed, tmp_path):
+    """The file has three sites a molecule, OPC has four."""
+    water = ("water.pdb", "--forcefield", "amber14/opc.xml")
+    result = succeed("convert", *water, "-o", str(tmp_path / "out.npz"), "--json")
+    assert result["particles"] == 1024
+    found = fmm.ChargeSystem.load(tmp_path / "out.npz")
+    oxygens, hydrogens, others, sites = found.charges.reshape(-1, 4).T
+    assert np.all(oxygens == 0)
+    assert sites == pytest.approx(-2 * hydrogens)
+    assert np.array_equal(hydrogens, others)
+    molecules = found.positions.reshape(-1, 4, 3)
+    assert molecules[:, :3].reshape(-1, 3) == pytest.approx(small_water()[2], abs=1e-6)
+    oxygen, middle = molecules[:, 0], molecules[:, 1:3].mean(axis=1)
+    weight = 0.14772061  # of each hydrogen in opc.xml
+    assert molecules[:, 3] == pytest.approx(oxygen + 2 * weight * (middle - oxygen), abs=1e-6)
+
+
+@pytest.mark.slow
 def test_state_beside_its_system(succeed, folder, tmp_path):
     """Positions, box and global parameters are those of the State, also with a structure."""
     system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())

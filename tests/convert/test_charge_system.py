@@ -22,6 +22,7 @@ def test_keeps_and_orders_what_it_gets():
     assert repr(system) == "ChargeSystem(3 particles, total charge 2 e, periodic, 2 exclusions)"
     bare = "ChargeSystem(1 particles, total charge 1 e, open, 0 exclusions, no positions)"
     assert repr(fmm.ChargeSystem([1.0])) == bare
+    assert "total charge 0 e" in repr(fmm.ChargeSystem([0.1, 0.1, 0.1, -0.3]))  # their sum is not
 
 
 def test_is_independent_of_the_arrays_it_was_made_from():

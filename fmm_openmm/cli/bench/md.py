@@ -24,7 +24,7 @@ from fmm_openmm.cli.bench.common import (
     default_sizes,
     lines,
 )
-from fmm_openmm.cli.bench.presets import PRESETS
+from fmm_openmm.cli.bench.presets import BILAYERS, PRESETS
 from fmm_openmm.cli.options import add_platform_argument
 from fmm_openmm.cli.readers import USED_BY
 from fmm_openmm.cli.run import without_baths
@@ -63,7 +63,8 @@ def add_arguments(parser) -> None:
         choices=PRESETS,
         nargs="+",
         metavar="NAME",
-        help=f"membranes, with Lipid17 or CHARMM36: {', '.join(PRESETS)}",
+        help=f"membranes with Lipid17: {', '.join(BILAYERS).lower()}; the same in OPC water: "
+        "popc-opc and others; with CHARMM36: popc-charmm36 and others",
     )
     parser.add_argument(
         "--tile",

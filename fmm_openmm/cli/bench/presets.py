@@ -41,9 +41,11 @@ class Preset:
 
 FORCE_FIELDS: dict[str, tuple[tuple[str, str], float, float | None]] = {
     "": (("amber14-all.xml", "amber14/tip3p.xml"), 0.9, None),
+    "-opc": (("amber14-all.xml", "amber14/opc.xml"), 0.9, None),
     "-charmm36": (("charmm36.xml", "charmm36/water.xml"), 1.2, 1.0),
 }
-"""Force field, cutoff and switching distance by the suffix of the preset: Lipid17 and CHARMM36."""
+"""Force field, cutoff and switching distance by the suffix of the preset: Lipid17 in TIP3P and in
+OPC water, and CHARMM36."""
 
 PRESETS = {
     bilayer.lower() + ending: Preset(DATA / f"{bilayer}.pdb", *chosen)
