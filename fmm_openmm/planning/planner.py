@@ -168,7 +168,8 @@ class Planner:
         self._reused = 0
         if self._cell is not None and cell is self._cell:
             plan, *others = self._used
-            self._used = replace(plan, change=Change.KEEP), *others
+            if plan.change is not Change.KEEP:
+                self._used = replace(plan, change=Change.KEEP), *others
             return self._used[0]
         if (
             self.problem.uses_region

@@ -2,12 +2,9 @@
 and the way of the data."""
 
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
-from weakref import WeakKeyDictionary
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,15 +14,14 @@ from fmm_openmm.arrays import is_on_device
 from fmm_openmm.boundary import NAMES
 from fmm_openmm.convert.orientation import orient_cell, periodic_first
 from fmm_openmm.oriented import BOUNDARIES
-from fmm_openmm.torch.solvers import Configuration, KeptSolver, borrow_solver
+from fmm_openmm.torch.solvers import Configuration, KeptSolver, find_solver
 
 RECHECK_INTERVAL = 1024
 """Evaluations on a GPU after which charges are copied to the host, to see whether parameters still
 suit them; at first after 1, 2, 4, 8, ..."""
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """Options of an evaluation.
 
     Attributes:
@@ -43,8 +39,7 @@ class Options:
     energy: float
 
 
-@dataclass(frozen=True)
-class Values:
+class Values(NamedTuple):
     """Result of an evaluation in the units of the options: energy (), forces (n, 3) in the dtype of
     the positions, potentials (n,) in that of the charges and, on request, virial (3, 3);
     energy and virial in float64."""
@@ -117,45 +112,41 @@ def evaluate_tensors(
             :meth:`fmm_openmm.CoulombSolver.compute`.
     """
     x, q = positions.detach(), charges.detach()
-    device, on_host = x.device, x.device.type == "cpu"
+    device = x.device
+    backend = "cpu" if device.type == "cpu" else "cuda"
     box, rotation = None, None
     if cell is not None:
         vectors = cell.detach().to("cpu", torch.float64).numpy().tobytes()
         box, rotation = _oriented(vectors, options.boundary, options.length, device)
     configuration = Configuration(
-        len(x),
+        x.shape[0],
         options.tolerance,
         BOUNDARIES[sum(NAMES[options.boundary])],
         options.precision,
         options.exclusions_periodic,
-        "cpu" if on_host else "cuda",
+        backend,
         device.index or 0,
     )
-    host = _host_exclusions(exclusions, on_host)
-
-    def placed(out: "Tensor | None" = None) -> Tensor:
-        """Positions in the cell of the solver, nm."""
-        return _placed(x, rotation, options.length, out)
+    host = _host_exclusions(exclusions, backend == "cpu")
 
     def example():
-        return q.double().cpu().numpy(), placed().double().cpu().numpy()
+        return q.double().cpu().numpy(), _placed(x, rotation, options.length).double().cpu().numpy()
 
-    with _device_of(device), borrow_solver(configuration, box, host, example) as kept:
-        queued = not on_host and _can_queue(kept, q, virial)
-        if queued:
-            found = _queued(kept, placed, q, box, virial)
-        else:
-            found = _computed(kept, placed(), q, box, virial)
-        return _in_units(found, rotation, options, x.dtype, q.dtype, overwritten=queued)
+    with _device_of(device):
+        kept = find_solver(configuration, box, host, example)
+        with kept.lock:
+            kept.evaluations += 1
+            if backend == "cuda" and _can_queue(kept, q, virial):
+                return _queued(kept, x, q, rotation, options, box, virial)
+            found = _computed(kept, _placed(x, rotation, options.length), q, box, virial)
+            return _in_units(found, rotation, options, x.dtype, q.dtype)
 
 
-def _placed(x: Tensor, rotation: "Tensor | None", length: float, out: "Tensor | None") -> Tensor:
-    """Positions in the orientation of the solver, nm; in ``out``, float64, if that is given."""
+def _placed(x: Tensor, rotation: "Tensor | None", length: float) -> Tensor:
+    """Positions in the orientation of the solver, nm."""
     if rotation is not None:  # as float64, which neither autocast nor TF32 rounds
-        x = torch.matmul(x.double(), rotation, out=out)
-    if length != 1.0:
-        x = torch.mul(x.double(), length, out=out)
-    return x if out is None or x is out else out.copy_(x)
+        x = x.double() @ rotation
+    return x if length == 1.0 else x.double() * length
 
 
 def _computed(
@@ -180,36 +171,39 @@ def _can_queue(kept: KeptSolver, charges: Tensor, virial: bool) -> bool:
 
 
 def _queued(
-    kept: KeptSolver, placed: Callable[[Tensor], Tensor], charges: Tensor, box, virial: bool
+    kept: KeptSolver,
+    positions: Tensor,
+    charges: Tensor,
+    rotation: "Tensor | None",
+    options: Options,
+    box,
+    virial: bool,
 ) -> Values:
-    """The solver's result for tensors on a GPU, in memory that the next evaluation overwrites.
-
-    Args:
-        placed: queues the positions in a tensor.
-    """
+    """The result for tensors on a GPU, in the units of the options: a kernel reads the tensors and
+    another one writes the results into new ones."""
+    x, q = positions.resolve_neg().contiguous(), charges.resolve_neg().contiguous()
+    sizes = x.element_size(), q.element_size()
+    given = _exchange().Given(
+        x.shape[0], *sizes, options.length, options.energy, _address(rotation)
+    )
 
     def fill(run):
-        buffers = _tensors_of(run)
-        placed(buffers["positions"])
-        buffers["charges"].copy_(charges)
+        given.take(run.buffers, x.data_ptr(), q.data_ptr())
 
-    found = _tensors_of(kept.solver.evaluation.queue(fill, box, virial))
-    return Values(found["energy"], found["forces"], found["potentials"], found.get("virial"))
+    run = kept.solver.evaluation.queue(fill, box, virial)
+    found = Values(
+        x.new_empty((), dtype=torch.float64),
+        torch.empty_like(x),
+        torch.empty_like(q),
+        x.new_empty((3, 3), dtype=torch.float64) if virial else None,
+    )
+    given.give(run.buffers, *map(_address, found))
+    return found
 
 
-_tensors: WeakKeyDictionary[Any, dict[str, Tensor]] = WeakKeyDictionary()
-"""Tensors in the memory of the buffers of programs."""
-
-
-def _tensors_of(run) -> dict[str, Tensor]:
-    """The tensors in the memory of the buffers of a program on the current device."""
-    if run not in _tensors:
-        names = "positions", "charges", "energy", "forces", "potentials", "virial"
-        with torch.inference_mode(False):
-            _tensors[run] = {
-                name: torch.from_dlpack(run.buffers[name]) for name in names if name in run.buffers
-            }
-    return _tensors[run]
+def _address(tensor: "Tensor | None") -> int:
+    """Address of a tensor; 0 if there is none."""
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _in_units(
@@ -218,16 +212,10 @@ def _in_units(
     options: Options,
     of_forces: torch.dtype,
     of_potentials: torch.dtype,
-    overwritten: bool,
 ) -> Values:
     """A result of the solver in the units of the options and in the orientation of the cell; forces
-    and potentials in the given types, the rest in float64; in memory of its own if that of the
-    solver is overwritten."""
-
-    def own(values: Tensor, before: Tensor, dtype: torch.dtype) -> Tensor:
-        return values.to(dtype, copy=overwritten and values is before)
-
-    energy, forces, potentials, virial = found.energy, found.forces, found.potentials, found.virial
+    and potentials in the given types, the rest in float64."""
+    energy, forces, potentials, virial = found
     if rotation is not None:
         forces = forces.double() @ rotation.T
         virial = None if virial is None else rotation @ virial.double() @ rotation.T
@@ -236,11 +224,19 @@ def _in_units(
         forces = forces * (options.length / options.energy)
         virial = None if virial is None else virial / options.energy
     return Values(
-        own(energy, found.energy, torch.float64).reshape(()),
-        own(forces, found.forces, of_forces),
-        own(potentials, found.potentials, of_potentials),
-        None if virial is None else own(virial, found.virial, torch.float64),
+        energy.double().reshape(()),
+        forces.to(of_forces).contiguous(),
+        potentials.to(of_potentials).contiguous(),
+        None if virial is None else virial.double().contiguous(),
     )
+
+
+@cache
+def _exchange() -> Any:
+    """The module that needs CuPy."""
+    from fmm_openmm.backends.cuda.execute.cupy import exchange
+
+    return exchange
 
 
 def _device_of(device: torch.device) -> AbstractContextManager:
@@ -248,18 +244,13 @@ def _device_of(device: torch.device) -> AbstractContextManager:
     stream."""
     if device.type == "cpu":
         return nullcontext()
-    from fmm_openmm.backends.cuda.execute.cupy.exchange import on_stream
-
-    return on_stream(device.index, torch.cuda.current_stream(device.index).cuda_stream)
+    stream = torch.cuda.current_stream(device.index).cuda_stream
+    return _exchange().on_stream(device.index, stream)
 
 
 def _as_array(tensor: Tensor):
     """A tensor as NumPy's or CuPy's array of the same memory."""
-    if tensor.device.type == "cpu":
-        return tensor.numpy()
-    from fmm_openmm.backends.cuda.execute.cupy.exchange import as_array
-
-    return as_array(tensor)
+    return tensor.numpy() if tensor.device.type == "cpu" else _exchange().as_array(tensor)
 
 
 def _as_tensor(values) -> Tensor:

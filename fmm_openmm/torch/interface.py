@@ -11,6 +11,7 @@ from fmm_openmm.checks import check_choice, check_number, check_pairs
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.planning.request import TOLERANCE, TOLERANCES
+from fmm_openmm.torch.evaluation import Options
 from fmm_openmm.torch.operators import apply_coulomb
 from fmm_openmm.units import BOHR, HARTREE, VOLT
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
+DTYPES = torch.float32, torch.float64
 UNITS = "nm,kJ/mol,e"
 LENGTHS = {"nm": 1.0, "A": 0.1, "bohr": BOHR}
 """Units of length, nm."""
@@ -119,20 +121,12 @@ def evaluate(
             f"`boundary={boundary!r}`, got {'None' if cell is None else 'a cell'}"
         )
     with_virial = virial or (cell is not None and cell.requires_grad and torch.is_grad_enabled())
-    found = apply_coulomb(
-        positions,
-        charges,
-        cell,
-        _as_pairs(exclusions, len(positions)),
-        float(tolerance),
-        boundary,
-        precision,
-        bool(exclusions_periodic),
-        length,
-        energy,
-        with_virial,
+    options = Options(
+        float(tolerance), boundary, precision, bool(exclusions_periodic), length, energy
     )
-    total, forces, potentials, work = found
+    total, forces, potentials, work = apply_coulomb(
+        positions, charges, cell, _as_pairs(exclusions, positions.shape[0]), options, with_virial
+    )
     return CoulombTensors(total, forces, potentials, work if with_virial else None)
 
 
@@ -261,29 +255,25 @@ def _as_pairs(exclusions: "Tensor | ArrayLike | None", particles: int) -> "Tenso
 
 def _check_tensors(positions: Tensor, charges: Tensor, cell: "Tensor | None") -> None:
     """Refuse tensors of other types, shapes or devices."""
+    device = getattr(positions, "device", None)
     for name, tensor in (("positions", positions), ("charges", charges), ("cell", cell)):
         if tensor is None and name == "cell":
             continue
         if not isinstance(tensor, Tensor):
             raise TypeError(f"`{name}` must be a tensor, got {type(tensor).__name__}")
-        if tensor.dtype not in (torch.float32, torch.float64):
+        if tensor.dtype not in DTYPES:
             raise TypeError(f"`{name}` must be float32 or float64, got {tensor.dtype}")
-        if tensor.device.type not in ("cpu", "cuda"):
-            raise UnsupportedError(
-                f"`{name}` must be on the CPU or on an NVIDIA GPU, got {tensor.device}"
-            )
-        if tensor.device != positions.device and not (
-            name == "cell" and tensor.device.type == "cpu"
-        ):
-            raise ValueError(
-                f"`{name}` must be on the device of `positions`, {positions.device}, "
-                f"got {tensor.device}"
-            )
-    if positions.ndim != 2 or positions.shape[1] != 3:
-        raise ValueError(f"`positions` must have shape (n, 3), got {tuple(positions.shape)}")
-    if charges.shape != positions.shape[:1]:
+        here = tensor.device
+        if here.type not in ("cpu", "cuda"):
+            raise UnsupportedError(f"`{name}` must be on the CPU or on an NVIDIA GPU, got {here}")
+        if here != device and not (name == "cell" and here.type == "cpu"):
+            raise ValueError(f"`{name}` must be on the device of `positions`, {device}, got {here}")
+    shape = positions.shape
+    if len(shape) != 2 or shape[1] != 3:
+        raise ValueError(f"`positions` must have shape (n, 3), got {tuple(shape)}")
+    if charges.shape != shape[:1]:
         raise ValueError(
-            f"`charges` must have shape (n,) with n = {positions.shape[0]} (from `positions`), "
+            f"`charges` must have shape (n,) with n = {shape[0]} (from `positions`), "
             f"got {tuple(charges.shape)}"
         )
     if cell is not None and cell.shape != (3, 3):

@@ -35,40 +35,21 @@ HVP_TOLERANCE = 1e-7
 their relative error is then about 1e-8 for positions and charges, and 1e-6 for the cell."""
 
 
-def _evaluate(
-    positions: Tensor,
-    charges: Tensor,
-    cell: "Tensor | None",
-    exclusions: "Tensor | None",
-    tolerance: float,
-    boundary: str,
-    precision: str,
-    exclusions_periodic: bool,
-    length: float,
-    unit_energy: float,
-    virial: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Energy (), float64, forces (n, 3), potentials (n,) and virial (3, 3), float64, which is empty
-    unless requested; arguments as in :func:`fmm_openmm.torch.evaluation.evaluate_tensors`."""
-    options = Options(tolerance, boundary, precision, exclusions_periodic, length, unit_energy)
-    found = evaluate_tensors(positions, charges, cell, exclusions, options, virial)
-    empty = positions.new_empty((0, 3), dtype=torch.float64)
-    return (
-        found.energy,
-        found.forces.contiguous(),
-        found.potentials.contiguous(),
-        empty if found.virial is None else found.virial.contiguous(),
-    )
-
-
 _SCHEMA = (
     "(Tensor positions, Tensor charges, Tensor? cell, Tensor? exclusions, float tolerance, "
     "str boundary, str precision, bool exclusions_periodic, float length, float unit_energy, "
     "bool virial) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-coulomb_operator = torch.library.custom_op(
-    "fmm_openmm::coulomb", _evaluate, mutates_args=(), schema=_SCHEMA
-)
+
+
+@torch.library.custom_op("fmm_openmm::coulomb", mutates_args=(), schema=_SCHEMA)
+def coulomb_operator(positions, charges, cell, exclusions, *options):
+    """:func:`fmm_openmm.torch.evaluation.evaluate_tensors` with the options one by one. The virial
+    is empty unless requested."""
+    *options, virial = options
+    found = evaluate_tensors(positions, charges, cell, exclusions, Options(*options), virial)
+    empty = positions.new_empty((0, 3), dtype=torch.float64)
+    return *found[:3], empty if found.virial is None else found.virial
 
 
 @coulomb_operator.register_fake
@@ -165,20 +146,29 @@ class _EagerCoulomb(torch.autograd.Function):
     """The operator without PyTorch's dispatcher."""
 
     @staticmethod
-    def forward(ctx, *inputs):
-        output = _evaluate(*inputs)
-        _keep_for_backward(ctx, inputs, output)
-        return output
+    def forward(ctx, positions, charges, cell, exclusions, options, virial):
+        output = evaluate_tensors(positions, charges, cell, exclusions, options, virial)
+        _keep_for_backward(ctx, (positions, charges, cell, exclusions, *options, virial), output)
+        return tuple(output)
 
-    backward = staticmethod(_differentiate)
+    @staticmethod
+    def backward(ctx, *gradients):
+        return *_differentiate(ctx, *gradients)[:3], None, None, None
 
 
-def apply_coulomb(*arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def apply_coulomb(
+    positions: Tensor,
+    charges: Tensor,
+    cell: "Tensor | None",
+    exclusions: "Tensor | None",
+    options: Options,
+    virial: bool,
+) -> "tuple[Tensor, Tensor, Tensor, Tensor | None]":
     """``coulomb_operator`` of these arguments. Where PyTorch does not trace the call its dispatcher
     is avoided, which costs the host more time than all else of a small system."""
-    if torch.compiler.is_compiling() or type(arguments[0]) is not Tensor:
-        return coulomb_operator(*arguments)
-    return _EagerCoulomb.apply(*arguments)
+    if torch.compiler.is_compiling() or type(positions) not in (Tensor, torch.nn.Parameter):
+        return coulomb_operator(positions, charges, cell, exclusions, *options, virial)
+    return _EagerCoulomb.apply(positions, charges, cell, exclusions, options, virial)
 
 
 _HVP_SCHEMA = (

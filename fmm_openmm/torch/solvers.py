@@ -1,9 +1,7 @@
 """Solvers that are kept from one evaluation to the next, by what they were made for."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +12,7 @@ MAX_SOLVERS = 16
 """Solvers that are kept; the one that was used least recently is discarded first."""
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(NamedTuple):
     """The options of an evaluation that a solver is made for.
 
     Attributes:
@@ -115,11 +112,11 @@ def _find(configuration, cell, exclusions) -> KeptSolver | None:
     return best
 
 
-@contextmanager
-def borrow_solver(
+def find_solver(
     configuration: Configuration, cell: np.ndarray | None, exclusions: np.ndarray | None, example
-) -> Iterator[KeptSolver]:
-    """A solver for these arguments, for the exclusive use of the caller. Its charges may be others.
+) -> KeptSolver:
+    """A solver for these arguments, whose charges may be others; its ``lock`` is held by whoever
+    uses it.
 
     Args:
         cell: in reduced form, shape (3, 3), nm, which must never change; None with an open
@@ -138,9 +135,7 @@ def borrow_solver(
             entry = KeptSolver(configuration, charges, cell, exclusions, positions)
             _kept.insert(0, entry)
             del _kept[MAX_SOLVERS:]
-    with entry.lock:
-        entry.evaluations += 1
-        yield entry
+    return entry
 
 
 def clear_solvers() -> None:

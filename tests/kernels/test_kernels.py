@@ -51,7 +51,11 @@ CUBOID = BoxLattice(np.diag((4, 6, 8)), np.eye(3), 2.5)
 PLANES, ALONE, SUMS = (40, 169, 16), (15, 13, 16), (19, 17, 16)
 """Grids that are transformed in planes, by a block each, and by sums."""
 
-NO_PROGRAM = {"direct": {"TILE": 128}, "treecode": {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64}}
+NO_PROGRAM = {
+    "direct": {"TILE": 128},
+    "treecode": {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64},
+    "exchange": {"GIVEN_POSITION": "float", "GIVEN_CHARGE": "double"},
+}
 RANK = RankSizes(
     1, 2, 3000, first=1000, given=900, excluded=20, sent=500, copies=1500, partners=1200
 )

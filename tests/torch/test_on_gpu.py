@@ -46,6 +46,42 @@ def test_agrees_with_the_cpu(name, dtype):
     assert relative(host(gradients[1]), expected.potentials.detach()) < 3e-5
 
 
+@pytest.mark.parametrize("types", [("float32", "float64"), ("float64", "float32")])
+def test_types_and_strides_of_the_tensors(types):
+    x, q, cell = (tensor.detach() for tensor in on_gpu("triclinic"))
+    x, q = (tensor.to(getattr(torch, dtype)) for tensor, dtype in zip((x, q), types, strict=True))
+    expected = fmm_torch.evaluate(x, q, cell, tolerance=1e-5)
+    strided = torch.stack([x, x]).permute(1, 2, 0)[..., 0], torch.stack([q, q], 1)[:, 1]
+    assert not any(tensor.is_contiguous() for tensor in strided)
+    found = fmm_torch.evaluate(*strided, cell, tolerance=1e-5)
+    assert (found.forces.dtype, found.potentials.dtype) == (x.dtype, q.dtype)
+    for values, others in zip(found[:3], expected[:3], strict=True):
+        assert relative(host(values), host(others)) < 1e-6
+
+
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
+def test_gradients_of_a_weighted_energy(wanted):
+    x, q, cell = (tensor.detach() for tensor in on_gpu("triclinic", torch.float32))
+    inputs = [tensor.requires_grad_() for tensor, each in zip((x, q), wanted, strict=True) if each]
+    found = fmm_torch.evaluate(x, q, cell)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        alone = torch.autograd.grad(-1.5 * found.energy, inputs, retain_graph=True)
+    torch.cuda.current_stream().wait_stream(stream)
+    weights = torch.tensor([-1.5, 2.0], dtype=torch.float64, device="cuda")
+    batch = torch.autograd.grad(
+        found.energy, inputs, weights, retain_graph=True, is_grads_batched=True
+    )
+    recorded = torch.autograd.grad(-1.5 * found.energy, inputs, create_graph=True)
+    expected = [1.5 * found.forces, -1.5 * found.potentials]
+    expected = [values for values, each in zip(expected, wanted, strict=True) if each]
+    for several in (alone, [gradient[0] for gradient in batch], recorded):
+        for values, others in zip(several, expected, strict=True):
+            assert values.dtype == others.dtype
+            assert relative(host(values), host(others)) < 1e-6
+
+
 @pytest.mark.parametrize("name", ["cubic", "triclinic", "open"])
 def test_gradients(name):
     x, q, cell = on_gpu(name)

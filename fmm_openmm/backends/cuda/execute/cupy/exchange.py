@@ -1,12 +1,22 @@
-"""Arrays and streams of other packages: one memory and one order of work, nothing copied; and
-copies within a device."""
+"""Arrays and streams of other packages: one memory and one order of work; and copies within a
+device."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import cupy
+import numpy as np
+
+from fmm_openmm.backends.cuda.execute.cupy.loader import load
+
+BLOCK = 128
+"""Threads per block of the kernels in ``kernels/exchange.cu``, at least as many as a virial has
+components."""
+
+RESULTS = "energy", "forces", "potentials"
 
 
 def as_array(owner) -> cupy.ndarray:
@@ -59,13 +69,77 @@ def _stream(device: int, pointer: int) -> cupy.cuda.Stream:
     return cupy.cuda.ExternalStream(pointer, device)
 
 
-@contextmanager
-def on_stream(device: int, pointer: int) -> Iterator[None]:
+def on_stream(device: int, pointer: int) -> AbstractContextManager:
     """Context manager that queues CuPy's work on a stream of another package.
 
     Args:
         device: number of the device.
         pointer: address of the stream (``cudaStream_t``); 0 is the default stream.
     """
+    is_current = cupy.cuda.runtime.getDevice() == device
+    if is_current and cupy.cuda.get_current_stream().ptr == pointer:
+        return nullcontext()
+    return _changed(device, pointer)
+
+
+@contextmanager
+def _changed(device: int, pointer: int) -> Iterator[None]:
     with cupy.cuda.Device(device), _stream(device, pointer):
         yield
+
+
+class Given(NamedTuple):
+    """How contiguous arrays of another package on the current device, which are named by their
+    addresses, differ from those of a program.
+
+    Attributes:
+        particles: number of particles.
+        position_size, charge_size: bytes of a coordinate, as of a force, and of a charge, as of a
+            potential: 4 or 8, float32 or float64.
+        length, energy: units of length, nm, and of energy, kJ/mol.
+        rotation: what turns rows of coordinates into those of the program, (3, 3) float64; 0 for
+            none.
+    """
+
+    particles: int
+    position_size: int
+    charge_size: int
+    length: float = 1.0
+    energy: float = 1.0
+    rotation: int = 0
+
+    def take(self, buffers: dict[str, cupy.ndarray], positions: int, charges: int) -> None:
+        """Queue positions and charges into the buffers of a program."""
+        x, q = buffers["positions"], buffers["charges"]
+        self._launch("take", q.itemsize, positions, charges, self.rotation, self.length, x, q)
+
+    def give(
+        self,
+        buffers: dict[str, cupy.ndarray],
+        energy: int,
+        forces: int,
+        potentials: int,
+        virial: int = 0,
+    ) -> None:
+        """Queue results in the buffers of a program into energy, float64, forces, potentials and,
+        unless it is 0, virial, (3, 3) float64."""
+        results = *(buffers[name] for name in RESULTS), buffers["virial"] if virial else 0
+        turned = self.rotation, self.length, self.energy
+        size = buffers["charges"].itemsize
+        self._launch("give", size, *results, *turned, energy, forces, potentials, virial)
+
+    def _launch(self, name: str, size: int, *arguments) -> None:
+        """Queue a kernel for the numbers of a program of this size, bytes."""
+        device = cupy.cuda.runtime.getDevice()
+        kernel = _kernel(name, device, size, self.position_size, self.charge_size)
+        blocks = -(-self.particles // BLOCK)
+        kernel((blocks,), (BLOCK,), (np.int32(self.particles), *arguments))
+
+
+@cache
+def _kernel(name: str, device: int, *sizes: int):
+    """A kernel of ``kernels/exchange.cu`` for types of these sizes, bytes, on the current
+    device."""
+    types = ({4: "float", 8: "double"}[size] for size in sizes)
+    macros = dict(zip(("REAL", "GIVEN_POSITION", "GIVEN_CHARGE"), types, strict=True))
+    return load("exchange", macros).get_function(name)
