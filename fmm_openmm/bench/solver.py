@@ -26,6 +26,10 @@ INSTRUCTIONS = {"single": 14, "double": 18}
 and others that take as long as a multiply-add."""
 
 
+RESIDUE_EDGE = 0.53
+"""Edge of a cube with five molecules of water, nm."""
+
+
 class Evaluation:
     """A solver on its positions, ready to be timed.
 
@@ -64,6 +68,13 @@ class Evaluation:
         """Median time of a call."""
         clock = self._device or timing
         return clock.median_seconds(lambda: self.solver.compute(self._positions))
+
+    def groups_seconds(self, group: np.ndarray) -> float:
+        """Median time of a call that computes the energies among groups, shape (n,)."""
+        clock = self._device or timing
+        return clock.median_seconds(
+            lambda: self.solver.interaction_energies(self._positions, group)
+        )
 
     def graph_seconds(self) -> float:
         """Median time of the graph alone on a GPU, else of a call."""
@@ -135,10 +146,11 @@ def measure(
     smoothing: float | None = None,
     shape: str = "cube",
     backend: str = "auto",
+    groups: int | None = None,
     **fixed,
 ) -> dict:
     """One row: chosen parameters, measured error, times in seconds, and work relative to the limits
-    of the device.
+    of the device; on request also the time of the energies among so many :func:`groups_of`.
 
     ``fixed`` holds explicit parameters: order, grid, near_radius. ``p2p_share`` is the instruction
     rate of p2p over the rate of multiply-adds alone. ``far_share`` is the bandwidth that p2m,
@@ -163,6 +175,11 @@ def measure(
         limits(name, chosen.precision),
         stages["p2m"] + stages["lattice"] + stages["l2p"],
     )
+    among_groups = {}
+    if groups:
+        group = groups_of(positions, groups)
+        seconds_among = evaluation.groups_seconds(group)
+        among_groups = {"groups": 1 + int(group.max()), "groups_seconds": seconds_among}
     return {
         "atoms": len(charges),
         "cell": shape,
@@ -183,7 +200,25 @@ def measure(
         and INSTRUCTIONS[chosen.precision] * pairs / stages["p2p"] / best.multiply_adds,
         "far_bytes": far_bytes,
         "far_share": best and far_bytes / far_seconds / best.bandwidth,
+        **among_groups,
     }
+
+
+def groups_of(positions: np.ndarray, count: int) -> np.ndarray:
+    """The group of each atom of water, shape (n,): in the middle there are groups of five molecules
+    next to each other, like residues, and one group is the rest.
+
+    Args:
+        positions: shape (n, 3), nm.
+        count: number of groups; fewer if there is not enough water.
+    """
+    sites = positions[::3]
+    residues = max(0, min(count - 1, (len(sites) - 1) // 5))
+    nearest = np.argsort(np.linalg.norm(sites - sites.mean(0), axis=1))[: 5 * residues]
+    blocks = np.floor(sites[nearest] / RESIDUE_EDGE)
+    group = np.full(len(sites), residues)
+    group[nearest[np.lexsort(blocks.T)]] = np.arange(5 * residues) // 5
+    return np.repeat(group, 3)
 
 
 def relative_error(forces: np.ndarray, exact: np.ndarray) -> float:

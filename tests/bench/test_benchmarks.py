@@ -17,8 +17,9 @@ from tests.systems import PEPTIDE
 @pytest.mark.slow
 def test_solver(bench):
     table, result = bench(
-        "solver", *SIZES, "--tolerance", "1e-3", "--smoothing", "0", "0.05", "--backend", "cpu"
-    )
+        "solver", *SIZES, "--tolerance", "1e-3", "--smoothing", "0", "0.05", "--backend", "cpu",
+        "--groups", "8",
+    )  # fmt: skip
     assert len(table) == len(result["rows"]) == 4
     for row, shown in zip(result["rows"], table, strict=True):
         assert row["force_error"] < row["tolerance"] == 1e-3
@@ -27,6 +28,7 @@ def test_solver(bench):
         assert row["pairs_per_second"] == pytest.approx(row["pairs"] / row["stages"]["p2p"])
         assert row["p2p_share"] is row["far_share"] is None
         assert shown["atoms"] == str(row["atoms"])
+        assert row["groups"] == 8 and shown["groups"] == f"{1e6 * row['groups_seconds']:.0f}"
     assert result["rows"][2]["atoms"] == 2 * result["rows"][0]["atoms"]
     assert [row["smoothing"] for row in result["rows"]] == [0.0, 0.05, 0.0, 0.05]
 

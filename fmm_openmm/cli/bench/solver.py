@@ -36,6 +36,12 @@ def add_arguments(parser) -> None:
     add_smoothing(parser, "0 auto")
     add_cells(parser)
     add_expansion_arguments(parser)
+    parser.add_argument(
+        "--groups",
+        type=int,
+        metavar="N",
+        help="also the energies among N groups: N - 1 of five molecules, and the rest",
+    )
 
 
 def run(args, terminal, drawing) -> dict:
@@ -57,7 +63,8 @@ def run(args, terminal, drawing) -> dict:
         f"Backend {backend}; times in microseconds; "
         "limits: the rates of multiply-adds and of a copy in memory\n"
     )
-    terminal.heading((*COLUMNS, *STAGES, *COLUMNS_AFTER_STAGES))
+    groups = ("groups",) if args.groups else ()
+    terminal.heading((*COLUMNS, *STAGES, *COLUMNS_AFTER_STAGES, *groups))
     rows = []
     with terminal.progress("solver", len(cases)) as advance:
         for where, cell, tolerance, smoothing in cases:
@@ -65,7 +72,7 @@ def run(args, terminal, drawing) -> dict:
             advance(0, description=f"{where}, {tolerance:g}, smoothing {asked}")
             row = {
                 "smoothing_asked": asked,
-                **measure(where, tolerance, smoothing, cell, backend, **fixed),
+                **measure(where, tolerance, smoothing, cell, backend, args.groups, **fixed),
             }
             rows.append(row)
             terminal.row(_printed(row, cell, tolerance))
@@ -99,6 +106,7 @@ def _printed(row: dict, cell: str, tolerance: float) -> list[str]:
         *(f"{1e6 * seconds:.0f}" for seconds in times),
         f"{1e-9 * row['pairs_per_second']:.3g}",
         *("-" if share is None else f"{share:.2f}" for share in shares),
+        *([f"{1e6 * row['groups_seconds']:.0f}"] if "groups" in row else []),
     ]
 
 
