@@ -226,7 +226,7 @@ __device__ __forceinline__ double pair_energy(real qi, real qj, real dx, real dy
     return phi <= limit ? double(qi * qj * inverse) : nan("");
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 4)
     near_groups(int n, int groups, const int* __restrict__ start, const int* __restrict__ head,
                 const int* __restrict__ owner, const int* __restrict__ count,
                 const real4* __restrict__ xq /* (parts), by fragment */,
@@ -267,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 4)
     distant_groups(int n, int groups, const int* __restrict__ start,
                    const real4* __restrict__ xq /* (parts) */, const int* __restrict__ sorted,
                    const int* __restrict__ place, const int* __restrict__ group /* (n) */,
@@ -324,7 +324,7 @@ __device__ __forceinline__ void load_matrix(real* matrix, real* terms, int d, in
     __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(FAR_BLOCK)
+extern "C" __global__ void __launch_bounds__(FAR_BLOCK, 1)
     far_groups(int groups, const int* __restrict__ start, const int* __restrict__ owner,
                const int* __restrict__ count, const int* __restrict__ slot /* (BOXES) */,
                const int* __restrict__ box_at /* (POINTS): of a slot, or -1 */,
