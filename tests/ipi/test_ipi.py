@@ -167,18 +167,18 @@ def test_a_run_over_a_unix_socket(start):
 def test_a_killed_client_is_replaced(start):
     """Over TCP. With consolidated messages i-PI 3.3 itself ends when a client is killed while it
     computes: it does not expect that the connection is reset."""
-    run = start(mode="inet", steps=800, consolidate=False)
+    run = start(mode="inet", steps=300, consolidate=False)
     first = run.start_client()
     while len(run.rows()) < 10:
         time.sleep(0.05)
     first.kill()
     first.wait()
     done = len(run.rows())
-    assert 10 <= done < 800
+    assert 10 <= done < 300
     assert run.server.poll() is None
     run.start_client()
     rows = run.finish()
-    assert rows[:, 0].tolist() == list(range(801))
+    assert rows[:, 0].tolist() == list(range(301))
     check(rows[:51], 50)
 
 
