@@ -86,7 +86,7 @@ def _oriented(
     cell = periodic_first(np.frombuffer(vectors).reshape(3, 3), np.array(NAMES[boundary]))
     box, turned = orient_cell(cell * length)
     with torch.inference_mode(False):
-        return box, None if turned is None else torch.from_numpy(turned).to(device)
+        return box, None if turned is None else torch.from_numpy(turned).contiguous().to(device)
 
 
 def evaluate_tensors(

@@ -8,7 +8,7 @@ from tests.support.charges import relative
 from tests.torch.systems import EXCLUSIONS, boundary, small, torch
 
 import fmm_openmm.torch as fmm_torch  # isort: skip
-from torch.autograd import gradcheck, gradgradcheck  # isort: skip
+from torch.autograd import forward_ad, gradcheck, gradgradcheck  # isort: skip
 
 TIGHT = {"tolerance": 1e-8, "precision": "double"}
 NAMES = ["cubic", "open", "triclinic", "left-handed"]
@@ -130,6 +130,12 @@ def test_hessian():
     assert relative(0.5 * q @ hessian @ q, energy(x, q)) < 1e-7
     with pytest.raises(RuntimeError, match="functorch transforms"):
         torch.func.grad(energy)(x, q)
+
+
+def test_forward_mode_is_refused():
+    x, q, cell = (tensor.detach() for tensor in small("cubic"))
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
+        fmm_torch.evaluate(forward_ad.make_dual(x, torch.ones_like(x)), q, cell)
 
 
 def test_parameters_of_a_module():

@@ -22,7 +22,6 @@ from fmm_openmm.backends.cuda.program import (
     Launch,
     Phase,
     Program,
-    ProgramBuilder,
     Share,
 )
 from fmm_openmm.backends.reference import ReferenceStages
@@ -882,69 +881,3 @@ def test_cylinders_in_openmm(radius, folder):
     ):
         assert np.linalg.norm(added) > 1e-3 * np.linalg.norm(less)
         assert np.linalg.norm(more - less - added) <= 1e-9 * np.linalg.norm(less)
-
-
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize(
-    ("real", "position", "charge"),
-    [("float", "float", "float"), ("float", "double", "float"), ("double", "float", "double")],
-)
-def test_data_of_another_package(real, position, charge, turned, folder):
-    """What ``kernels/exchange.cu`` carries between a program and arrays in other types, units and
-    orientation."""
-    types = {"float": np.float32, "double": np.float64}
-    random, n, length, unit = np.random.default_rng(8), 130, 0.1, 4.184
-    rotation = np.linalg.qr(random.normal(size=(3, 3)))[0] if turned else np.eye(3)
-
-    def array(shape, dtype=np.float64):
-        return random.normal(size=shape).astype(dtype)
-
-    filled = {
-        "given_positions": array((n, 3), types[position]),
-        "given_charges": array(n, types[charge]),
-        "rotation": rotation,
-        "energy": array(1),
-        "forces": array((n, 3), types[real]),
-        "potentials": array(n, types[real]),
-        "virial": array((3, 3)),
-    }
-    written = {
-        "positions": ((n, 3), np.float64),
-        "charges": (n, types[real]),
-        "given_energy": (1, np.float64),
-        "given_forces": ((n, 3), types[position]),
-        "given_potentials": (n, types[charge]),
-        "given_virial": ((3, 3), np.float64),
-    }
-    count, scale, turn = np.int32(n), np.float64(length), "rotation" if turned else np.int64(0)
-    builder = ProgramBuilder()
-    builder.macros(REAL=real, GIVEN_POSITION=position, GIVEN_CHARGE=charge)
-    builder.stage("exchange", take=0, give=0)
-    for name, values in filled.items():
-        builder.table(name, values, values.dtype)
-    for name, (shape, dtype) in written.items():
-        builder.buffer(name, shape, dtype)
-    builder.launch(
-        "take", 2, 128, count, "given_positions", "given_charges", turn, scale, "positions",
-        "charges",
-    )  # fmt: skip
-    builder.launch(
-        "give", 2, 128, count, "energy", "forces", "potentials", "virial", turn, scale,
-        np.float64(unit), "given_energy", "given_forces", "given_potentials", "given_virial",
-    )  # fmt: skip
-    emulator = Emulator(builder.program, folder)
-    emulator.run()
-    exact = {name: values.astype(np.float64) for name, values in filled.items()}
-    forces = exact["forces"] @ rotation.T * (length / unit)
-    potentials = exact["potentials"] / unit
-    expected = {
-        "positions": length * exact["given_positions"] @ rotation,
-        "charges": exact["given_charges"],
-        "given_energy": exact["energy"] / unit,
-        "given_forces": forces,
-        "given_potentials": potentials,
-        "given_virial": rotation @ exact["virial"] @ rotation.T / unit,
-    }
-    for name, values in expected.items():
-        found = emulator.buffers[name]
-        assert np.abs(found - values).max() <= 4 * np.finfo(found.dtype).eps * np.abs(values).max()
