@@ -92,7 +92,10 @@ def bad_files(folder):
         ),
         (["bad.prmtop", "water.rst7"], "cannot read bad.prmtop"),
         (["water.pdb", "--forcefield", "nothing.xml"], "cannot read nothing.xml"),
-        (["water.pdb", "--forcefield", "tip5p.xml"], "No template found for residue 0 (HOH)"),
+        (
+            ["water.pdb", "--forcefield", "amber14/lipid17.xml"],
+            "No template found for residue 0 (HOH)",
+        ),
         (
             [*WATER, "--box", "2", "2"],
             "--box takes three positive lengths in nm, or these and three angles",
