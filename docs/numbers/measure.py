@@ -110,6 +110,7 @@ PARTS = {
     "scaling": Part((f"{BENCH} scaling",)),
     "open": Part((f"{BENCH} open",)),
     "nearly_empty": Part((f"{BENCH} open --cell 48",)),
+    "slab": Part((f"{BENCH} slab --edge 6", f"{BENCH} slab --edge 9")),
     "cpu": Part(
         (
             f"{BENCH} solver --backend cpu --sizes 6 --tolerance 5e-4 1e-4 1e-5 1e-6 1e-8 "
@@ -132,6 +133,9 @@ PARTS = {
         (f"{BENCH} distributed --sizes 3:3x3x3 3:4x4x4 --ranks 1 2 4",),
         gpu=False,
         ranks=4,
+    ),
+    "distributed_gpus": Part(
+        (f"{BENCH} distributed --backend cuda --sizes 3:7x7x8 3:15x15x17",), ranks=2, devices=2
     ),
 }
 

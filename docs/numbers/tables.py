@@ -317,6 +317,24 @@ def droplets(name: str, shown: Callable[[float | None], str]) -> list[Row]:
     return table
 
 
+def slab() -> list[Row]:
+    """Slabs with the cubes before them."""
+    cube, table = 0.0, []
+    for row in rows_of("slab"):
+        cube = row["seconds"] if row["system"] == "periodic cube" else cube
+        table.append(
+            {
+                "system": row["system"],
+                "atoms": f"{row['atoms']:,}",
+                "order, radius, boxes, or PME's options": bare(row["parameters"]),
+                "force error": f"{row['force_error']:.1e}",
+                "evaluation, us": microseconds(row["seconds"]),
+                "over the cube's": f"{row['seconds'] / cube:.2f}",
+            }
+        )
+    return table
+
+
 def nearly_empty() -> list[Row]:
     return [
         {
@@ -442,6 +460,20 @@ def distributed() -> list[Row]:
     ]
 
 
+def distributed_gpus() -> list[Row]:
+    return [
+        {
+            "atoms": f"{row['atoms']:,}",
+            "one GPU, ms": digits(1e3 * row["one_rank_seconds"], 2),
+            "two GPUs, ms": digits(1e3 * row["seconds"], 2),
+            "memory of one, GB": digits(1e-9 * row["one_rank_memory"], 2),
+            "of each of two": digits(1e-9 * row["memory"], 2),
+            "force error": f"{row['force_error']:.1e}",
+        }
+        for row in rows_of("distributed_gpus")
+    ]
+
+
 def coefficients() -> list[Row]:
     (own, copy), (share, everything) = computing()[0], memory()[0]
     return [
@@ -549,7 +581,9 @@ TABLES = {
     "cpu_open": Table(METHOD, ("cpu_open",), lambda: droplets("cpu_open", milliseconds)),
     "cpu_cells": Table(ACCURACY, ("cpu_cells",), cells),
     "torch": Table("docs/howto/pytorch.md", ("torch",), through_torch),
+    "slab": Table("docs/howto/slabs.md", ("slab",), slab),
     "distributed": Table(RANKS, ("distributed",), distributed),
+    "distributed_gpus": Table("docs/howto/mpi.md", ("distributed_gpus",), distributed_gpus),
     "coefficients": Table(RANKS, ("distributed",), coefficients),
     "plan": Table(RANKS, ("solver", "ten_million"), plan),
 }
