@@ -10,6 +10,7 @@ from openmm import unit
 
 import fmm_openmm as fmm
 from tests.integration.boxes import Box, energy_of, relative_difference
+from tests.integration.vacuum import in_vacuum
 
 TEMPERATURE = 300 * unit.kelvin
 
@@ -25,6 +26,18 @@ def state_of(context):
     return context.getState(
         energy=True, forces=True, positions=True, velocities=True, parameters=True
     )
+
+
+@pytest.fixture(params=["periodic", pytest.param("slab", marks=pytest.mark.slow)])
+def use(request):
+    """Like ``use_fmm`` of a box, to which it adds vacuum if that becomes a slab."""
+
+    def converted(box: Box, **options):
+        if request.param == "slab":
+            in_vacuum(box, "slab")
+        return fmm.use_fmm(box.system, boundary=request.param, **options)
+
+    return converted
 
 
 def barostats():
@@ -113,9 +126,9 @@ def test_virtual_sites_pass_their_force_on(name, sites, platform, request):
     assert np.isfinite(energy_of(context))
 
 
-def test_massless_particles_act_and_stay(ions, platform):
+def test_massless_particles_act_and_stay(ions, use, platform):
     ions.system.setParticleMass(2, 0.0)
-    force = fmm.use_fmm(ions.system, tolerance=1e-6)
+    force = use(ions, tolerance=1e-6)
     context = ions.context(platform)
     assert np.abs(context.getState(forces=True).getForces(asNumpy=True)._value[2]).max() > 1
     context.getIntegrator().step(20)
@@ -125,9 +138,9 @@ def test_massless_particles_act_and_stay(ions, platform):
     assert force.getNumParticles() == 4
 
 
-def test_force_groups_add_up(water, platform):
+def test_force_groups_add_up(water, use, platform):
     water.nonbonded.setForceGroup(2)
-    force = fmm.use_fmm(water.system)
+    force = use(water)
     assert force.getForceGroup() == 2
     force.setForceGroup(3)
     context = water.context(platform)
@@ -141,10 +154,10 @@ def test_force_groups_add_up(water, platform):
 
 
 @pytest.mark.slow
-def test_multiple_time_steps(flexible_water, platform):
+def test_multiple_time_steps(flexible_water, use, platform):
     """The slow group holds the FMM; the trajectory stays that of the single
     time step for a while."""
-    fmm.use_fmm(flexible_water.system, tolerance=1e-5).setForceGroup(1)
+    use(flexible_water, tolerance=1e-5).setForceGroup(1)
     integrators = [
         openmm.MTSIntegrator(0.0005, [(1, 2), (0, 4)]),
         openmm.MTSLangevinIntegrator(TEMPERATURE, 1.0, 0.0005, [(1, 1), (0, 2)]),
@@ -175,11 +188,11 @@ def test_energy_is_conserved(flexible_water):
 
 
 @pytest.mark.slow
-def test_minimiser(water, platform):
+def test_minimiser(water, use, platform):
     random = np.random.default_rng(4)
     molecules = random.normal(0, 0.01, (len(water.positions) // 3, 3)).repeat(3, axis=0)
     water.positions += molecules
-    fmm.use_fmm(water.system, tolerance=1e-4)
+    use(water, tolerance=1e-4)
     context = water.context(platform)
     before = energy_of(context)
     openmm.LocalEnergyMinimizer.minimize(context, maxIterations=15)
@@ -203,10 +216,10 @@ def test_minimiser_with_a_reporter(ions):
     assert reporter.calls > 0 and energy_of(context) < before
 
 
-def test_checkpoints(water, platform):
+def test_checkpoints(water, use, platform):
     """The same trajectory from a checkpoint, in the same and in a new Context, also after the
     box has changed."""
-    fmm.use_fmm(water.system)
+    use(water)
     contexts = [water.context(platform, langevin()) for _ in range(2)]
     contexts[0].setPeriodicBoxVectors(*(1.02 * water.cell))
     contexts[0].getIntegrator().step(3)
@@ -227,10 +240,11 @@ def test_checkpoints(water, platform):
         )
 
 
-def test_a_saved_state_keeps_updated_charges(ions, platform):
-    force = fmm.use_fmm(ions.system)
+def test_a_saved_state_keeps_updated_charges(ions, use, platform):
+    force = use(ions)
     context = ions.context(platform)
-    force.setParticleParameters(0, 2.0)
+    for index in (0, 1):
+        force.setParticleParameters(index, 2 * force.getParticleParameters(index))
     force.updateParametersInContext(context)
     energy = energy_of(context)
     saved = openmm.XmlSerializer.serialize(state_of(context))
@@ -239,8 +253,8 @@ def test_a_saved_state_keeps_updated_charges(ions, platform):
     assert energy_of(fresh) == pytest.approx(energy, rel=1e-9)
 
 
-def test_reinitialize(water, platform):
-    fmm.use_fmm(water.system, tolerance=1e-5)
+def test_reinitialize(water, use, platform):
+    use(water, tolerance=1e-5)
     context = water.context(platform, langevin())
     context.getIntegrator().step(5)
     before = energy_of(context)
@@ -260,9 +274,9 @@ def test_conversion_under_a_context_takes_effect_by_reinitialize(water):
     assert fmm_energy == pytest.approx(before, rel=1e-3)
 
 
-def test_repeated_evaluations_are_identical(water, platform):
+def test_repeated_evaluations_are_identical(water, use, platform):
     """Evaluations are identical in one Context, and in a second one of the same force."""
-    fmm.use_fmm(water.system)
+    use(water)
     states = []
     contexts = [water.context(platform), water.context(platform)]
     for context in (*contexts, contexts[0]):
@@ -293,8 +307,8 @@ def test_the_fmm_itself_is_bitwise_repeatable(water):
         )
 
 
-def test_energy_alone_equals_energy_with_forces(water, platform):
-    fmm.use_fmm(water.system).setForceGroup(1)
+def test_energy_alone_equals_energy_with_forces(water, use, platform):
+    use(water).setForceGroup(1)
     context = water.context(platform)
     alone = energy_of(context, groups={1})
     both = context.getState(energy=True, forces=True, groups={1})
