@@ -226,11 +226,12 @@ def test_a_uniform_scaling_costs_nothing(boundary, monkeypatch):
 
 @pytest.mark.slow
 def test_another_shape_keeps_the_parameters():
-    """As long as they meet the tolerance; nothing is searched for."""
+    """As long as they meet the tolerance; nothing is searched for. A small strain keeps the boxes,
+    too."""
     (boundary, x, q, pairs, box), _ = exact("oblique")
     solver = CoulombSolver(q, box, pairs, 1e-5, boundary, positions=x)
     solver.compute(x)
-    chosen = solver.parameters
+    chosen, boxes = solver.parameters, solver.evaluation.planner.latest.lattice
     for stretch in (1.01, 0.97, 1.2):
         change = np.diag([stretch, 1 / stretch, 1.0])
         moved, cell = x @ change, box @ change
@@ -238,6 +239,8 @@ def test_another_shape_keeps_the_parameters():
         assert relative(solver.compute(moved, cell).forces, expected.forces) < 1e-5
         for name in ("order", "near_radius", "smoothing"):
             assert getattr(solver.parameters, name) == getattr(chosen, name)
+        strained = solver.evaluation.planner.latest.lattice.strained_from is boxes
+        assert strained == (stretch < 1.02 and stretch > 0.98)
 
 
 @pytest.mark.parametrize("boundary", ["slab", "c"])

@@ -134,9 +134,6 @@ PARTS = {
         gpu=False,
         ranks=4,
     ),
-    "distributed_gpus": Part(
-        (f"{BENCH} distributed --backend cuda --sizes 3:7x7x8 3:15x15x17",), ranks=2, devices=2
-    ),
 }
 
 

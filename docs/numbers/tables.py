@@ -460,20 +460,6 @@ def distributed() -> list[Row]:
     ]
 
 
-def distributed_gpus() -> list[Row]:
-    return [
-        {
-            "atoms": f"{row['atoms']:,}",
-            "one GPU, ms": digits(1e3 * row["one_rank_seconds"], 2),
-            "two GPUs, ms": digits(1e3 * row["seconds"], 2),
-            "memory of one, GB": digits(1e-9 * row["one_rank_memory"], 2),
-            "of each of two": digits(1e-9 * row["memory"], 2),
-            "force error": f"{row['force_error']:.1e}",
-        }
-        for row in rows_of("distributed_gpus")
-    ]
-
-
 def coefficients() -> list[Row]:
     (own, copy), (share, everything) = computing()[0], memory()[0]
     return [
@@ -583,7 +569,6 @@ TABLES = {
     "torch": Table("docs/howto/pytorch.md", ("torch",), through_torch),
     "slab": Table("docs/howto/slabs.md", ("slab",), slab),
     "distributed": Table(RANKS, ("distributed",), distributed),
-    "distributed_gpus": Table("docs/howto/mpi.md", ("distributed_gpus",), distributed_gpus),
     "coefficients": Table(RANKS, ("distributed",), coefficients),
     "plan": Table(RANKS, ("solver", "ten_million"), plan),
 }

@@ -64,7 +64,28 @@ class PaddedLattice(BoxLattice):
         object.__setattr__(self, "_cell", np.array(cell, float))
         object.__setattr__(self, "_padded", padded)
 
+    def strained(self, cell: np.ndarray) -> "PaddedLattice | None":
+        """These boxes in another cell of a slab, shape (3, 3), with the same near stencil, and
+        their height scaled like the other lengths on average; None for others, with levels, or if
+        the cell strains :attr:`unstrained` by more than :data:`fmm_openmm.box.MAX_STRAIN`."""
+        if self.padded != (False, False, True) or self._levels:
+            return None
+        before, boxes = self.unstrained.boxes, np.zeros((3, 3))
+        boxes[:2, :2] = np.linalg.solve(self.counts[:2, :2].astype(float), cell[:2, :2])
+        area = boxes[0, 0] * boxes[1, 1] / (before[0, 0] * before[1, 1])
+        boxes[2] = np.sqrt(area) * before[2]
+        width = np.cbrt(np.prod(np.diag(boxes)))
+        boxes /= width
+        if not self.unstrained.is_strained_to(boxes):
+            return None
+        made = object.__new__(PaddedLattice)
+        changed = {"boxes": boxes, "strained_from": self.unstrained, "_cell": cell / width}
+        made.__dict__.update(self.__getstate__() | changed)
+        return made
+
     def coarsened(self, levels: int) -> "PaddedLattice":
+        if not levels:
+            return self
         counts = self.counts.copy()
         np.fill_diagonal(counts, self.span)
         return PaddedLattice(

@@ -6,10 +6,10 @@ The boxes of a region extend half a width beyond the particles on such a side. P
 less than that change nothing. If the particles drift as a whole, the boxes are translated with
 them. New boxes are chosen only when the particles outgrow them or shrink to a fraction of them.
 
-Boxes over a whole cell deform with it. A uniform scaling changes nothing. A strain of at most
-:data:`fmm_openmm.box.MAX_STRAIN` from the cell that the boxes were chosen for keeps grid,
-parameters and near stencil, so that a barostat's trial moves change only the lattice operator. A
-larger strain has grid and parameters chosen anew for the strained cell, which then is the
+Boxes over a whole cell, and those of a slab, deform with it. A uniform scaling changes nothing. A
+strain of at most :data:`fmm_openmm.box.MAX_STRAIN` from the cell that the boxes were chosen for
+keeps grid, parameters and near stencil, so that a barostat's trial moves change only the lattice
+operator. A larger strain has grid and parameters chosen anew for the strained cell, which then is the
 reference: a cell that fluctuates about the limit does not make them alternate.
 """
 
@@ -88,6 +88,16 @@ class Region:
         if np.abs(cell[finite] / width - vectors[finite]).max() > 1e-12 * vectors[finite].max():
             return None
         return replace(self, width=width, corner=self.corner * (width / self.width))
+
+    def strained(self, cell: np.ndarray) -> "Region | None":
+        """The boxes of a slab deformed to a cell of another shape, with parameters and near stencil
+        kept; None for others, or if the strain is too large."""
+        lattice = self.lattice.strained(cell)
+        if lattice is None:
+            return None
+        width = float(cell[0, 0] / lattice.cell[0, 0])
+        corner = self.corner * heights(lattice.boxes, width) / self.heights
+        return replace(self, lattice=lattice, width=width, corner=corner)
 
     @property
     def heights(self) -> np.ndarray:

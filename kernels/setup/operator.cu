@@ -37,6 +37,7 @@
 // All arithmetic is in float64, for a float operator too: the two halves of the Ewald sum cancel at
 // high degrees and for large near stencils.
 #include "common/types.cuh"
+#include "setup/wave_vectors.cuh"
 
 #define TOP (2 * ORDER)
 // an empty slot between the columns gives degree and slot the same parity
@@ -194,21 +195,6 @@ extern "C" __global__ void operator_weights(
             weight = {diagonal.x * factor, diagonal.y * factor};
         }
         weights[(long long)number * SLOTS + slot] = weight;
-    }
-}
-
-// Components of a wave vector along the reciprocal vectors of the boxes, in [-1/2, 1/2].
-__device__ __forceinline__ void fractions(double (&fraction)[3], int wave,
-                                          const int* __restrict__ group) {
-    const int kappa[3] = {wave / (group[13] * group[14]), wave / group[14] % group[13],
-                          FIRST2 + wave % group[14]};
-    for (int a = 0; a < 3; a++) {
-        double f = 0;
-        for (int k = 0; k < 3; k++) {
-            const double d = group[9 + k], n = double(group[3 * a + k]) * kappa[k];
-            f += fma(-d, rint(n / d), n) / d;
-        }
-        fraction[a] = f - rint(f);
     }
 }
 

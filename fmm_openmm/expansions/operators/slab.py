@@ -23,6 +23,7 @@ C. Holm, J. Chem. Phys. 117, 2496 (2002), doi:10.1063/1.1491955.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -54,7 +55,7 @@ def slab_operator(
     gradient: np.ndarray = IDENTITY,
 ) -> np.ndarray:
     """See :data:`fmm_openmm.expansions.operators.OPERATORS`."""
-    stack = _stack(lattice, gradient)
+    stack = stacked(lattice).deformed(gradient)
     operator = periodic_operator(stack, top, accuracy, sums, False)
     span = int(lattice.span[2])
     for wave, change in _images(stack, span, top, accuracy):
@@ -65,13 +66,23 @@ def slab_operator(
     return operator[:, : d1 // 2 + 1, : d2 // 2 + 1] if octant else operator
 
 
-def _stack(lattice: PaddedLattice, gradient: np.ndarray) -> BoxLattice:
+def stacked(lattice: PaddedLattice) -> BoxLattice:
     """The boxes with images along z, at least :data:`SEPARATION` away."""
-    counts = lattice.counts.copy()
-    least = int(np.ceil(SEPARATION / lattice.boxes[2, 2])) + int(lattice.span[2]) - 1
+    counts, unstrained = lattice.counts.copy(), lattice.unstrained
+    least = int(np.ceil(SEPARATION / unstrained.boxes[2, 2])) + int(lattice.span[2]) - 1
     if least > counts[2, 2]:
         counts[2, 2] = next(n for n in count(least + least % 2, 2) if is_smooth(n))
-    return BoxLattice(counts, lattice.boxes, lattice.near_radius).deformed(gradient)
+    stack = BoxLattice(counts, unstrained.boxes, lattice.near_radius)
+    if lattice is unstrained:
+        return stack
+    return replace(stack, boxes=lattice.boxes, strained_from=stack)
+
+
+def longest_wave(distance: float, top: int, accuracy: float) -> float:
+    """Length up to which wave vectors in the plane count, for images at a distance along z."""
+    g, l = np.arange(0.5, 80.0, 0.25), np.arange(top + 1)[:, None]
+    size = l * np.log(2 * g) - distance * g - gammaln(l + 1)  # over S at two box widths
+    return float(g[(size > np.log(accuracy)).any(0)].max(initial=g[0]))
 
 
 def _on_lattice(operator: np.ndarray, stack: BoxLattice, lattice: PaddedLattice) -> np.ndarray:
@@ -130,9 +141,7 @@ def _plane_waves(
         planes: in coordinates of the wave vectors of the boxes, shape (k, 2).
     """
     distance = (stack.counts[2, 2] - span + 1) * stack.boxes[2, 2]
-    g, l = np.arange(0.5, 80.0, 0.25), np.arange(top + 1)[:, None]
-    size = l * np.log(2 * g) - distance * g - gammaln(l + 1)  # over S at two box widths
-    cut = g[(size > np.log(accuracy)).any(0)].max(initial=g[0])
+    cut = longest_wave(distance, top, accuracy)
     reciprocal = 2 * np.pi * np.linalg.inv(stack.boxes[:2, :2]).T
     reach = cut + np.linalg.norm(np.abs(reciprocal).sum(0)) / 2
     most = np.ceil(reach * np.linalg.norm(stack.boxes[:2, :2], axis=1) / (2 * np.pi)).astype(int)

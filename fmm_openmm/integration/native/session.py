@@ -340,9 +340,9 @@ def describe(
         placement: of a slab or wire, packed; None for others.
     """
     lattice, region = made_for.unstrained, (RECHECK_INTERVAL_IN_OPENMM, MAX_MOVES)
-    if lattice.is_padded:  # a region, whose operator is part of the program
+    if lattice.is_padded:  # a region, which serves this shape of the cell
         limits = SAME_SHAPE, SAME_SHAPE
-        place = parameter_block(lattice, boxes.width, boxes.origin)
+        place = parameter_block(boxes.lattice, boxes.width, boxes.origin)
     else:
         limits = MAX_STRAIN, SAME_SHAPE if made_for.are_cuboids else MAX_STRAIN
         cell, place = lattice.cell, parameter_block(lattice, 1.0)  # at a width of 1 nm

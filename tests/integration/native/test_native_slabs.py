@@ -77,7 +77,11 @@ def test_boxes_follow_a_slab(slab):
         assert getattr(after, name) == getattr(before, name)
     assert after.counts[2, 2] > before.counts[2, 2] and after.expected_error <= 5e-4
     assert set(session.program(1.01 * cell, {}, 1.01 * x)) == BOXES
-    assert set(session.program(cell * [[1.0], [1.02], [1.0]], {}, x)) == A_PROGRAM
+    stretched = session.program(cell * [[1.0], [1.02], [1.0]], {}, x * [1.0, 1.02, 1.0])
+    assert set(stretched) == BOXES
+    data = BoxesData.from_buffer_copy(stretched[Delivery.PARAMETERS])
+    assert data.parameters.cell[4] / data.parameters.cell[0] == pytest.approx(1.02)
+    assert set(session.program(cell * [[1.0], [1.2], [1.0]], {}, x)) == A_PROGRAM
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
-"""The set-up: the lattice operator, and what ``kernels/setup/operator.cu`` is given to build it:
-how Ewald's sums are split, and their integer tables.
+"""The set-up: the lattice operator, and what ``kernels/setup/operator.cu`` and ``slab.cu`` are given
+to build it: how Ewald's sums are split, and their integer tables.
 
 Tables hold indices of boxes, not lengths, and reach somewhat further than needed: they serve all
 cells with the same counts and near stencil that are strained by up to
@@ -14,7 +14,7 @@ from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.p2p import nearest_first
 from fmm_openmm.backends.cuda.program import SETUP
 from fmm_openmm.box import BoxLattice, within
-from fmm_openmm.expansions.operators import lattice_operator
+from fmm_openmm.expansions.operators import lattice_operator, slab
 from fmm_openmm.expansions.splitting import truncation_radii
 from fmm_openmm.specification import Specification
 
@@ -127,8 +127,8 @@ def serves(made_for: Specification, wanted: Specification) -> bool:
         and np.array_equal(before.counts, lattice.counts)
         and before.padded == lattice.padded
         and np.array_equal(before.span, lattice.span)
-        # the table comes with the program
-        and (not lattice.is_padded or np.array_equal(before.cell, lattice.cell))
+        # else the operator comes with the program
+        and (built_lattice(before) is not None or np.array_equal(before.cell, lattice.cell))
         # what is mirrored, and operators of levels that need cuboids
         and before.are_cuboids <= lattice.are_cuboids
         and np.array_equal(before.near, lattice.near)
@@ -136,31 +136,64 @@ def serves(made_for: Specification, wanted: Specification) -> bool:
     )
 
 
+def built_lattice(lattice: BoxLattice) -> BoxLattice | None:
+    """The periodic lattice whose operator the kernels build for these boxes: these themselves or,
+    of a slab, their stack, if it has as many wave vectors. None if the operator is that of a
+    program."""
+    if not lattice.is_padded:
+        return lattice
+    stack = slab.stacked(lattice) if lattice.padded == (False, False, True) else None
+    return stack if stack and stack.fft_shape == lattice.fft_shape else None
+
+
 def setup_tables(b: Builder) -> None:
     """Terms of the lattice operator in Fourier space, and the near boxes' places."""
-    if b.root.is_padded:
+    built, accuracy = built_lattice(b.root), 1e-5 if b.real == np.float32 else 1e-12
+    if built is None:
         _from_host(b)
     else:
-        build_operator(b, 1e-5 if b.real == np.float32 else 1e-12)
+        build_operator(b, built, accuracy)
+    if b.root.is_padded:
+        if built:
+            _remove_images(b, built, accuracy)
+        b.stage(SETUP)
+        b.memset("moments")  # those outside the span stay zero
 
 
 def _from_host(b: Builder) -> None:
-    """Changes with the boxes only, so it comes with the program.
-
-    Moments outside the span stay zero.
-    """
+    """Changes with the boxes only, so it comes with the program."""
     accuracy = 1e-10 if b.real == np.float32 else 1e-17
     operator = lattice_operator(b.root, b.order, accuracy, octant=mirrored(b.root))
     operator = operator.reshape(-1, *stored_shape(b.root))[..., b.waves]
     b.table("operator", operator / b.root.size, b.real)  # which the FFTs leave out
     b.table("shifts", np.pad(nearest_first(b.lattice) @ b.lattice.boxes, ((0, 0), (0, 1))), b.real)
-    b.stage(SETUP)
-    b.memset("moments")
 
 
-def build_operator(b: Builder, accuracy: float) -> None:
-    """Steps that build the operator of a periodic cell, with sums truncated below ``accuracy``."""
-    tables = OperatorTables.from_lattice(b.root, b.order, accuracy)
+def _remove_images(b: Builder, stack: BoxLattice, accuracy: float) -> None:
+    """Steps that take the images along z out of the operator of a stack of slabs."""
+    boxes, layers, period = stack.boxes, int(b.root.span[2]), int(stack.counts[2, 2])
+    distance = (period - layers + 1) * boxes[2, 2] * (1 - SLACK)
+    cut = slab.longest_wave(distance, 2 * b.order, accuracy)
+    reciprocal = np.zeros((3, 3))
+    reciprocal[:2, :2] = 2 * np.pi * np.linalg.inv(boxes[:2, :2]).T
+    reach = (cut + np.linalg.norm(np.abs(reciprocal).sum(0)) / 2) * (1 + SLACK)
+    reciprocal[2, 2] = 2 * reach
+    aliases = within(reciprocal, reach)[:, :2]
+    waves = int(np.prod(operator_shape(b)))
+    b.stage(SETUP, "slab", slab_images=0)
+    b.table("slab_aliases", aliases, np.int32)
+    if waves:
+        b.launch(
+            "slab_images", (-(-waves // OPERATOR_WAVES), 2 * b.order + 1), OPERATOR_WAVES,
+            np.int32(waves), np.int32(layers), np.int32(period), np.float64(cut),
+            np.int32(len(aliases)), "operator_group", "slab_aliases", "parameters", "operator",
+        )  # fmt: skip
+
+
+def build_operator(b: Builder, lattice: BoxLattice, accuracy: float) -> None:
+    """Steps that build the operator of a periodic lattice, with sums truncated below
+    ``accuracy``."""
+    tables = OperatorTables.from_lattice(lattice, b.order, accuracy)
     offsets, aliases = len(tables.offsets), len(tables.aliases)
     shape = operator_shape(b)
     waves = int(np.prod(shape))
@@ -168,7 +201,7 @@ def build_operator(b: Builder, accuracy: float) -> None:
     b.macros(
         OPERATOR_WAVES=OPERATOR_WAVES,
         OFFSET_TILE=OFFSET_TILE,
-        MIRRORED=int(mirrored(b.root)),
+        MIRRORED=int(mirrored(lattice)),
         FIRST2=b.waves.start,
     )
     b.table("operator_offsets", tables.offsets, np.int32)

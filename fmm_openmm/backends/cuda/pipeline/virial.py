@@ -90,5 +90,5 @@ def operator_program(lattice: BoxLattice, order: int, device: Device) -> Program
     )
     b.buffer("parameters", 41, np.float64)
     b.table("offsets", np.pad(near, ((0, 0), (0, 1))), np.int32)
-    build_operator(b, ACCURACY)
+    build_operator(b, b.root, ACCURACY)
     return b.program
