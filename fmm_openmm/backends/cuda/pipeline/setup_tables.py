@@ -1,5 +1,5 @@
-"""The set-up: the lattice operator, and what ``kernels/setup/operator.cu`` and ``slab.cu`` are given
-to build it: how Ewald's sums are split, and their integer tables.
+"""The set-up: the lattice operator, and what the kernels of ``kernels/setup/operator.cu`` and
+``slab.cu`` are given to build it: how Ewald's sums are split, and their integer tables.
 
 Tables hold indices of boxes, not lengths, and reach somewhat further than needed: they serve all
 cells with the same counts and near stencil that are strained by up to
@@ -13,7 +13,7 @@ import numpy as np
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.p2p import nearest_first
 from fmm_openmm.backends.cuda.program import SETUP
-from fmm_openmm.box import BoxLattice, within
+from fmm_openmm.box import BoxLattice, PaddedLattice, within
 from fmm_openmm.expansions.operators import lattice_operator, slab
 from fmm_openmm.expansions.splitting import truncation_radii
 from fmm_openmm.specification import Specification
@@ -140,10 +140,12 @@ def built_lattice(lattice: BoxLattice) -> BoxLattice | None:
     """The periodic lattice whose operator the kernels build for these boxes: these themselves or,
     of a slab, their stack, if it has as many wave vectors. None if the operator is that of a
     program."""
-    if not lattice.is_padded:
+    if not isinstance(lattice, PaddedLattice):
         return lattice
-    stack = slab.stacked(lattice) if lattice.padded == (False, False, True) else None
-    return stack if stack and stack.fft_shape == lattice.fft_shape else None
+    if lattice.padded != (False, False, True):
+        return None
+    stack = slab.stacked(lattice)
+    return stack if stack.fft_shape == lattice.fft_shape else None
 
 
 def setup_tables(b: Builder) -> None:
@@ -176,7 +178,8 @@ def _remove_images(b: Builder, stack: BoxLattice, accuracy: float) -> None:
     cut = slab.longest_wave(distance, 2 * b.order, accuracy)
     reciprocal = np.zeros((3, 3))
     reciprocal[:2, :2] = 2 * np.pi * np.linalg.inv(boxes[:2, :2]).T
-    reach = (cut + np.linalg.norm(np.abs(reciprocal).sum(0)) / 2) * (1 + SLACK)
+    corner = float(np.linalg.norm(np.abs(reciprocal).sum(0))) / 2
+    reach = (cut + corner) * (1 + SLACK)
     reciprocal[2, 2] = 2 * reach
     aliases = within(reciprocal, reach)[:, :2]
     waves = int(np.prod(operator_shape(b)))
