@@ -112,6 +112,7 @@ class Variant:
         made += [
             self.build(SKEWED if isinstance(self.term, DipoleTerm) else SLAB, term=self.term),
             self.build(SKEWED),
+            self.build(SLAB),
             build_sets(self.specification(SKEWED), device, *self.sets),
             build_groups(self.specification(SKEWED), device, 100),
             build_points(self.specification(SKEWED), device, 1000),
