@@ -9,10 +9,9 @@
 //   near_groups        near pairs. A block per box, a thread per fragment of it and near box.
 //                      Excluded pairs are left out. Bound by latency
 //   distant_groups     minus the excluded pairs that are not near. A thread per part
-//   far_groups         m_s^T A(d) m_t of fragments in boxes at a displacement d, which a block
-//   owns,
-//                      or d and FAR_ROWS rows of A(d). The matrix is in shared memory; a warp
-//                      multiplies COLUMNS fragments by it, with FAR_ROWS / 32 rows per lane, and
+//   far_groups         m_s^T A(d) m_t of fragments in boxes at a displacement d. A block owns d, or
+//                      d and FAR_ROWS rows of A(d), which it holds in shared memory; a warp
+//                      multiplies COLUMNS fragments by them, with FAR_ROWS / 32 rows per lane, and
 //                      the results by the fragments of their target boxes. Bound by instruction
 //                      issue
 //   finish_groups      energies in OpenMM's units, a thread per entry
