@@ -243,6 +243,27 @@ def test_another_shape_keeps_the_parameters():
         assert strained == (stretch < 1.02 and stretch > 0.98)
 
 
+@pytest.mark.gpu
+def test_a_gpu_adopts_other_shapes_of_a_slab():
+    """Of two sets of boxes that are kept, the older one gets the next shape."""
+    rng, shape, box = np.random.default_rng(3), (12, 12, 24), np.diag([3.0, 3.0, 6.0])
+    x = 0.25 * (np.indices(shape).reshape(3, -1).T + rng.uniform(0.3, 0.7, (np.prod(shape), 3)))
+    q = rng.permutation(np.resize([0.5, -0.5], len(x)))
+    try:
+        solver = CoulombSolver(q, box, None, 5e-4, "slab", backend="cuda", positions=x)
+    except UnsupportedError as reason:
+        pytest.skip(f"no GPU to run on: {reason}")
+    made = {}
+    for stretch in (1.0, 1.004, 1.008, 1.012):
+        change = np.diag([stretch, 1 / stretch, 1.0])
+        moved, cell = x @ change, box @ change
+        found = solver.compute(moved, cell)
+        made |= {id(each): each for each in solver.evaluation.evaluators.values()}
+        accurate = CoulombSolver(q, cell, None, 1e-6, "slab", backend="cpu").compute(moved)
+        assert relative(found.forces, accurate.forces) < 5e-4
+    assert len(made) == 2
+
+
 @pytest.mark.parametrize("boundary", ["slab", "c"])
 def test_net_charges_are_refused(boundary):
     q = scattered(net=1.0)[1]
