@@ -94,17 +94,22 @@ struct FarField {
     __device__ __forceinline__ void add_lane(int bit) { sum += shuffle_xor(sum, bit); }
 };
 
+// Row of the near stencil, n boxes from a box; -1 beyond it.
+__device__ __forceinline__ int near_row(const int* __restrict__ row_of, int3 n) {
+    constexpr unsigned WIDTH0 = 2 * REACH0 + 1, WIDTH1 = 2 * REACH1 + 1, WIDTH2 = 2 * REACH2 + 1;
+    const unsigned from0 = n.x + REACH0, from1 = n.y + REACH1, from2 = n.z + REACH2;
+    if (from0 < WIDTH0 && from1 < WIDTH1 && from2 < WIDTH2)
+        return row_of[from0 + WIDTH0 * (from1 + WIDTH1 * from2)];
+    return -1;
+}
+
 // Masks one part of an excluded partner, n boxes from the target's box, if it is near; otherwise
 // subtracts its contribution from `far`.
 template <class Far>
 __device__ __forceinline__ void mask_or_subtract(Shared& s, const ExclusionTables& tables,
                                                  int target, int target_part, int part, int3 n,
                                                  int window, Far& far) {
-    constexpr unsigned WIDTH0 = 2 * REACH0 + 1, WIDTH1 = 2 * REACH1 + 1, WIDTH2 = 2 * REACH2 + 1;
-    const unsigned from0 = n.x + REACH0, from1 = n.y + REACH1, from2 = n.z + REACH2;
-    int row = -1;
-    if (from0 < WIDTH0 && from1 < WIDTH1 && from2 < WIDTH2)
-        row = tables.row_of[from0 + WIDTH0 * (from1 + WIDTH1 * from2)];
+    const int row = near_row(tables.row_of, n);
     if (row >= 0) {
         const int source = part - s.to_part[row] - window;
         if (source >= 0 && source < WINDOW) {

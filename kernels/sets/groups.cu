@@ -275,7 +275,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4)
                    const int* __restrict__ partner, const Parameters* __restrict__ parameters,
                    const real* __restrict__ limit /* (1) */, uint64* __restrict__ sum,
                    unsigned char* __restrict__ undefined) {
-    constexpr unsigned WIDTH0 = 2 * REACH0 + 1, WIDTH1 = 2 * REACH1 + 1, WIDTH2 = 2 * REACH2 + 1;
     const Totals totals = {groups, sum, undefined};
     const ExclusionTables tables = {n,        xq,     sorted,        place,   located,
                                     fraction, row_of, partner_start, partner, parameters};
@@ -288,10 +287,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4)
         const int b = partner[p];
         for_each_corner(located[b], [&](int corner) {
             const int3 n = excluded_offset(tables, part, b, corner);
-            const unsigned from0 = n.x + REACH0, from1 = n.y + REACH1, from2 = n.z + REACH2;
-            if (from0 < WIDTH0 && from1 < WIDTH1 && from2 < WIDTH2 &&
-                row_of[from0 + WIDTH0 * (from1 + WIDTH1 * from2)] >= 0)
-                return;
+            if (near_row(row_of, n) >= 0) return;
             const real4 from = xq[place[entry_of(b, corner, tables.n)]];
             const double energy = pair_energy(
                 to.w, from.w, to.x - from.x - real(n.x * e[0] + n.y * e[3] + n.z * e[6]),

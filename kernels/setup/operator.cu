@@ -43,7 +43,6 @@
 // an empty slot between the columns gives degree and slot the same parity
 #define SLOTS (TOP + 4)
 #define COLUMNS (ORDER + 1)
-#define PI 3.14159265358979323846
 
 // Phases as fractions of a turn in fixed point, so that integer multiples wrap exactly.
 __device__ __forceinline__ uint64 turn_from(double fraction) {
@@ -54,10 +53,6 @@ __device__ __forceinline__ double2 cos_sin(uint64 turn) {
     double2 z;
     sincospi(double((long long)turn) * 1.0842021724855044e-19, &z.y, &z.x);
     return z;
-}
-
-__device__ __forceinline__ double2 product(double2 a, double2 b) {
-    return {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x};
 }
 
 __device__ __forceinline__ double2 power(double x, double y, int n) {

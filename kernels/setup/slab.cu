@@ -1,15 +1,16 @@
 // slab: the lattice operator of a slab, from that of a periodic cell of the same boxes; formula in
 // fmm_openmm/expansions/operators/slab.py.
 //
-// What the images along z add to the term of degree l and order m is, for each wave vector k,
+// What the images along z add to the terms of degree l and orders m and -m is, for each wave
+// vector,
 //
-//     sum_G  (-G)^(l - m) (-x - i y)^m i^m (f + (-1)^(l - m) conj(f)),
+//     sum_G  (-1)^l G^(l - m) ((x + i y)^m's real part for m, imaginary part for -m)
+//            times i^m (f + (-1)^(l - m) conj(f)), real part for even l, imaginary part for odd l,
 //     f = 2 pi / (A G) u sum_j exp(j (G z + i phi)),
 //
-// real part for even l, imaginary part for odd l, over the aliases G = (x, y) of k in the plane and
-// the displacements j of layers; z is the height of a layer and phi its phase. The sum over j is
-// that of a geometric series, written so that its largest term and u, which together decay as
-// exp(-G (C - largest |z|)), are one exponential.
+// over the aliases (x, y) of length G of the wave vector in the plane, and the displacements j of
+// layers of height z and phase phi. The geometric series over j is written so that its largest term
+// and u, which together decay as exp(-G (C - largest |z|)), are one exponential.
 //
 //   slab_images  a thread per wave vector and order m; it subtracts from the operator
 //
@@ -18,11 +19,6 @@
 #include "setup/wave_vectors.cuh"
 
 #define TOP (2 * ORDER)
-#define PI 3.14159265358979323846
-
-__device__ __forceinline__ double2 product(double2 a, double2 b) {
-    return {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x};
-}
 
 __device__ __forceinline__ double2 quotient(double2 a, double2 b) {
     const double scale = 1 / (b.x * b.x + b.y * b.y);

@@ -1,6 +1,12 @@
-// The wave vectors for which the lattice operator is stored.
+// The wave vectors for which the lattice operator is stored, and products of phases.
 #pragma once
 #include "common/types.cuh"
+
+#define PI 3.14159265358979323846
+
+__device__ __forceinline__ double2 product(double2 a, double2 b) {
+    return {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x};
+}
 
 // Components of a wave vector along the reciprocal vectors of the boxes, in [-1/2, 1/2].
 __device__ __forceinline__ void fractions(double (&fraction)[3], int wave,
