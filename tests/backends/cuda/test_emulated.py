@@ -105,6 +105,16 @@ def test_agrees_with_the_reference_backend(cell, dtype, order, smoothing, minimu
     check(lattice, width, *charges_in(-2, 3), order, smoothing, minimum_image, dtype, folder)
 
 
+def charges_of(cell):
+    """Boxes, their width, and charges in them, in a cell or in free space."""
+    if cell in CELLS:
+        vectors, counts = CELLS[cell][0], counts_matrix(CELLS[cell][1])
+        lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
+        return lattice, width, charges_in(-2, 3)
+    lattice = PaddedLattice(np.array(SPANS[cell]), 2.0)
+    return lattice, 1.0, charges_in(0.15, lattice.span - 0.35)
+
+
 @pytest.mark.parametrize(
     ("cell", "dtype", "order", "smoothing", "minimum_image", "sets", "fields"),
     [
@@ -120,13 +130,7 @@ def test_sets_of_charges_agree_with_single_ones(
     cell, dtype, order, smoothing, minimum_image, sets, fields, folder
 ):
     """Against the reference backend, one set after the other; the parts are sorted once."""
-    if cell in CELLS:
-        vectors, counts = CELLS[cell][0], counts_matrix(CELLS[cell][1])
-        lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
-        x, q, pairs = charges_in(-2, 3)
-    else:
-        lattice, width = PaddedLattice(np.array(SPANS[cell]), 2.0), 1.0
-        x, q, pairs = charges_in(0.15, lattice.span - 0.35)
+    lattice, width, (x, q, pairs) = charges_of(cell)
     charges = np.random.default_rng(5).normal(size=(sets, len(q)))
     charges[0, 10:] = 0.0
     wanted = Specification(lattice, order, smoothing, q, pairs, minimum_image, dtype)
@@ -164,13 +168,7 @@ def test_sets_of_charges_agree_with_single_ones(
 def test_energies_among_groups(cell, dtype, order, smoothing, minimum_image, shared, folder):
     """Against sets of charges of the reference backend, one after the other; with groups that are
     in one place and one that is everywhere."""
-    if cell in CELLS:
-        vectors, counts = CELLS[cell][0], counts_matrix(CELLS[cell][1])
-        lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
-        x, q, pairs = charges_in(-2, 3)
-    else:
-        lattice, width = PaddedLattice(np.array(SPANS[cell]), 2.0), 1.0
-        x, q, pairs = charges_in(0.15, lattice.span - 0.35)
+    lattice, width, (x, q, pairs) = charges_of(cell)
     group = np.maximum(0, np.argsort(np.argsort(x[:, 0])) // 10 - 3)
     q[3], x[4] = 0.0, x[3]
     wanted = Specification(lattice, order, smoothing, q, pairs, minimum_image, dtype)

@@ -19,7 +19,6 @@ BLOCK, TRACE_SUMS = 128, 5
 STATIC_BYTES = 8 * 1024
 """Bytes of shared memory that a block of far_groups takes besides matrix and columns, at most."""
 
-
 COLUMN_BYTES = 32
 """Bytes of a term of the fragments that a warp of far_groups multiplies together."""
 
