@@ -58,6 +58,7 @@ PARTS = {
     "membranes_tiled": Part(
         (f"{BENCH} md --preset popc --tile 2x2 --tolerance 5e-4 1e-5 --no-errors",)
     ),
+    "membranes_opc": Part((f"{BENCH} md --preset popc-opc --tolerance 5e-4 1e-5 --no-errors",)),
     "protein_charmm36": Part(
         (
             f"{BENCH} md --system {DHFR} --forcefield charmm36.xml charmm36/water.xml "
@@ -110,6 +111,7 @@ PARTS = {
     "scaling": Part((f"{BENCH} scaling",)),
     "open": Part((f"{BENCH} open",)),
     "nearly_empty": Part((f"{BENCH} open --cell 48",)),
+    "groups": Part((f"{BENCH} solver --sizes 6.7 --groups 300",)),
     "slab": Part((f"{BENCH} slab --edge 6", f"{BENCH} slab --edge 9")),
     "cpu": Part(
         (

@@ -172,10 +172,10 @@ def found(rows: list[dict], **values) -> dict | None:
     return next((row for row in rows if all(row[name] == values[name] for name in values)), None)
 
 
-def membranes_and_proteins() -> list[Row]:
+def membranes_and_proteins(systems=SYSTEMS, parts=MEMBRANES) -> list[Row]:
     """PME and FMM at two tolerances, one row for each system."""
-    rows, table = rows_of(*MEMBRANES), []
-    for (name, atoms), (system, forcefield) in SYSTEMS.items():
+    rows, table = rows_of(*parts), []
+    for (name, atoms), (system, forcefield) in systems.items():
         cells = {"system": system, "force field, cutoff": forcefield, "atoms": f"{atoms:,}"}
         measured = [row for row in rows if label(row) == name and row["atoms"] == atoms]
         for tolerance, shown in TOLERANCES.items():
@@ -219,10 +219,11 @@ def gains() -> list[Row]:
     """FMM over PME, by system and tolerance."""
     ratio = "FMM/PME, "
     names = {f"{ratio}{shown}": f"at {shown}" for shown in TOLERANCES.values()}
+    opc = {("popc-opc", 37632): ("POPC bilayer", "Amber Lipid17 and OPC, 0.9 nm")}
     table = [
         {name: row[name] for name in ("system", "force field, cutoff", "atoms")}
         | {"hardware": "", **{names[name]: row[name] for name in names}}
-        for row in membranes_and_proteins()
+        for row in [*membranes_and_proteins(), *membranes_and_proteins(opc, ("membranes_opc",))]
     ]
     rows = rows_of("water")
     for atoms in dict.fromkeys(row["atoms"] for row in rows):
@@ -264,6 +265,21 @@ def evaluations() -> list[Row]:
             "far / limit": fixed(row["far_share"], ".2f"),
         }
         for row in rows_of("solver")
+    ]
+
+
+def among_groups() -> list[Row]:
+    """Energies among groups of atoms on a GPU."""
+    return [
+        {
+            "atoms": f"{row['atoms']:,}",
+            "groups": str(row["groups"]),
+            "tolerance": f"{row['tolerance']:g} {row['precision']}",
+            "evaluation, us": microseconds(row["seconds"]),
+            "energies among groups, ms": fixed(1e3 * row["groups_seconds"], ".1f"),
+        }
+        for row in rows_of("groups")
+        if row["smoothing_asked"] == "auto"
     ]
 
 
@@ -545,7 +561,7 @@ ALL_STEPS = (*MEMBRANES, "sites")
 TABLES = {
     "readme_membranes": Table("README.md", MEMBRANES, membranes_and_proteins),
     "readme_water": Table("README.md", ("water",), water),
-    "gains": Table("docs/howto/gain.md", (*MEMBRANES, "water"), gains),
+    "gains": Table("docs/howto/gain.md", (*MEMBRANES, "membranes_opc", "water"), gains),
     "membranes": Table(PLUGIN, ALL_STEPS, all_steps),
     "protein": Table(PLUGIN, ("protein",), protein),
     "water": Table(PLUGIN, ("water",), lambda: steps("water", systems=False)),
@@ -563,6 +579,7 @@ TABLES = {
     "cpu_open": Table(METHOD, ("cpu_open",), lambda: droplets("cpu_open", milliseconds)),
     "cpu_cells": Table(ACCURACY, ("cpu_cells",), cells),
     "torch": Table("docs/howto/pytorch.md", ("torch",), through_torch),
+    "groups": Table("docs/howto/one-evaluation.md", ("groups",), among_groups),
     "slab": Table("docs/howto/slabs.md", ("slab",), slab),
     "distributed": Table(RANKS, ("distributed",), distributed),
     "coefficients": Table(RANKS, ("distributed",), coefficients),

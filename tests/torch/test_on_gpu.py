@@ -51,7 +51,7 @@ def test_types_and_strides_of_the_tensors(types):
     x, q, cell = (tensor.detach() for tensor in on_gpu("triclinic"))
     x, q = (tensor.to(getattr(torch, dtype)) for tensor, dtype in zip((x, q), types, strict=True))
     expected = fmm_torch.evaluate(x, q, cell, tolerance=1e-5)
-    strided = torch.stack([x, x]).permute(1, 2, 0)[..., 0], torch.stack([q, q], 1)[:, 1]
+    strided = torch.stack([x, x], 2)[..., 0], torch.stack([q, q], 1)[:, 1]
     assert not any(tensor.is_contiguous() for tensor in strided)
     found = fmm_torch.evaluate(*strided, cell, tolerance=1e-5)
     assert (found.forces.dtype, found.potentials.dtype) == (x.dtype, q.dtype)
