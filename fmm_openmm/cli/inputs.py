@@ -10,9 +10,11 @@ from fmm_openmm.cli.readers import (
     CONSTRAINTS,
     LONGEST_CUTOFF,
     MISSING,
+    PARSERS,
     READERS,
     USED_BY,
     Molecules,
+    parsed,
 )
 
 FILES = """\
@@ -172,6 +174,8 @@ def load(args) -> Molecules:
     reader = READERS.get(kinds - {"trajectory"}) or READERS.get(kinds)
     if reader is None and len(found) == 1:
         ((kind, path),) = found.items()
+        if kind in PARSERS:
+            parsed(kind, path)
         raise ValueError(f"{path} needs {MISSING[kind]} with it")
     if reader is None:
         raise ValueError(

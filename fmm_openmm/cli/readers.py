@@ -1,9 +1,12 @@
 """Readers of molecular systems, one for each kind of topology or System."""
 
 import gzip
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openmm
@@ -153,15 +156,13 @@ def _coordinates(found, topology):
         structure = _structure_file(path)
         return structure.positions, structure.topology.getPeriodicBoxVectors()
     if path := found.get("inpcrd"):
-        with reading(path):
-            coordinates = app.AmberInpcrdFile(str(path))
+        coordinates = parsed("inpcrd", path)
         return coordinates.positions, coordinates.boxVectors
     if path := found.get("crd"):
         with reading(path):
             return app.CharmmCrdFile(str(path)).positions, None
     if path := found.get("gro"):
-        with reading(path):
-            coordinates = app.GromacsGroFile(str(path))
+        coordinates = parsed("gro", path)
         return coordinates.positions, coordinates.getPeriodicBoxVectors()
     path = found["trajectory"]
     frame = next(read_frames(path, topology.getNumAtoms()), None)
@@ -195,15 +196,35 @@ def _read_structure(found, args):
 
 
 def _deserialized(path: Path, kind: type):
-    with reading(path):
-        made = openmm.XmlSerializer.deserialize(path.read_text())
+    made = openmm.XmlSerializer.deserialize(path.read_text())
     if not isinstance(made, kind):
-        raise ValueError(f"{path} holds a {type(made).__name__}, not a {kind.__name__}")
+        raise ValueError(f"it holds a {type(made).__name__}, not a {kind.__name__}")
     return made
 
 
+PARSERS: dict[str, Callable[[Path], Any]] = {
+    "system": partial(_deserialized, kind=openmm.System),
+    "state": partial(_deserialized, kind=openmm.State),
+    "amber": lambda path: app.AmberPrmtopFile(str(path)),
+    "inpcrd": lambda path: app.AmberInpcrdFile(str(path)),
+    "gro": lambda path: app.GromacsGroFile(str(path)),
+    "charmm": lambda path: app.CharmmPsfFile(str(path)),
+}
+"""Kind of file: its parser, where the file and its ending are sufficient."""
+
+
+def parsed(kind: str, path: Path):
+    """Return what :data:`PARSERS` makes of a file.
+
+    Raises:
+        ValueError: the file is not of this kind, or damaged.
+    """
+    with reading(path):
+        return PARSERS[kind](path)
+
+
 def _read_system(found, args):
-    system = _deserialized(found["system"], openmm.System)
+    system = parsed("system", found["system"])
     with reading(found["system"]):
         for force in find_fmm(system):
             force.getNumParticles()  # what defines it is read now
@@ -230,7 +251,7 @@ def _read_system(found, args):
 def _read_state(path: Path, system: openmm.System):
     """Positions, box vectors and velocities of a State, whose global parameters become the defaults
     of the System."""
-    state = _deserialized(path, openmm.State)
+    state = parsed("state", path)
     values = dict(state.getParameters()) if state.getDataTypes() & openmm.State.Parameters else {}
     settable = set()
     for force in system.getForces():
@@ -276,8 +297,7 @@ def _topology_of(system: openmm.System) -> app.Topology:
 
 
 def _read_amber(found, args):
-    with reading(found["amber"]):
-        topology = app.AmberPrmtopFile(str(found["amber"]))
+    topology = parsed("amber", found["amber"])
     if "crd" in found:  # AMBER's, not CHARMM's
         found = {"amber": found["amber"], "inpcrd": found["crd"]}
     positions, box_vectors = _coordinates(found, topology.topology)
@@ -313,8 +333,7 @@ def _read_charmm(found, args):
         raise ValueError(
             f"{found['charmm']} needs --parameters, CHARMM's .prm, .rtf and .str files"
         )
-    with reading(found["charmm"]):
-        topology = app.CharmmPsfFile(str(found["charmm"]))
+    topology = parsed("charmm", found["charmm"])
     positions, own = _coordinates(found, topology.topology)
     box = _box(args, own)
     with reading(*args.parameters):

@@ -73,6 +73,12 @@ def bad_files(folder):
             "run.dcd is a trajectory: it is for fmm-openmm analyse and potential",
         ),
         *(([f"garbage{ending}", *rest], f"garbage{ending}") for ending, rest in GARBAGE.items()),
+        *(
+            ([f"garbage{ending}"], f"cannot read garbage{ending}: ")
+            for ending in (".xml", ".prmtop", ".rst7", ".gro", ".psf")
+        ),
+        (["field.xml"], "field.xml is a force field: give it with --forcefield"),
+        (["state.xml"], "state.xml: it holds a VerletIntegrator, not a System"),
         (["water.prmtop", "water.gro"], "cannot make a system of water.prmtop and water.gro"),
         (["water.pdb", "water.cif"], "water.pdb and water.cif are of the same kind"),
         (["notes.txt"], "notes.txt: unknown kind of file '.txt', expected one of .pdb"),
@@ -85,7 +91,7 @@ def bad_files(folder):
         (["remark.pdb.gz", "system.xml"], "remark.pdb.gz: no atoms, or cut short"),
         (["water.top", "remark.gro"], "remark.gro: no atoms, or cut short"),
         (["bad.xml", "water.pdb"], "cannot read bad.xml"),
-        (["state.xml", "water.pdb"], "state.xml holds a VerletIntegrator, not a System"),
+        (["state.xml", "water.pdb"], "state.xml: it holds a VerletIntegrator, not a System"),
         (
             ["system.xml", "pair.pdb"],
             "system.xml and pair.pdb do not fit: 2 positions for 768 particles",
