@@ -138,7 +138,7 @@ class ForceErrors:
             assumed: RMS field that the parameters were chosen for, over that of a liquid.
             rounding_limit: largest error of single precision; None if none is too large.
         """
-        smaller, larger = FIELD_SLACK
+        smaller, larger = FIELD_SLACK[request.error_norm]
         norm = request.tolerance / request.rounding_tolerance
         rounded = np.hypot(self.net, self.field(self.rounding.constant))
         error = np.hypot(self.expected * assumed * expected, norm * self.size * rounded)

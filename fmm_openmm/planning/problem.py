@@ -22,9 +22,10 @@ from fmm_openmm.planning.tuning import choose_tuned
 SPARSE_FRACTION = 0.25
 """Filled fraction of a periodic cell up to which a region is considered."""
 
-FIELD_SLACK = 2.0, 8.0
-"""Factors by which forces may be smaller, and larger, than parameters were chosen for. Those of
-other liquids are smaller by less, which the margin of the error estimate covers."""
+FIELD_SLACK = {"rms": (2.0, 8.0), "max": (1.0, 8.0)}
+"""Factors by which forces may be smaller, and larger, than parameters were chosen for, by the norm
+of the error. Forces of other liquids are smaller by less than the first one, which the margin of
+the estimate of the RMS error covers; that of the largest error has none."""
 
 IONIC_SLACK = 0.25
 """Largest growth of the ionic fraction for which parameters are kept when charges change."""
@@ -202,7 +203,7 @@ class Problem:
             error: expected error of the parameters given the RMS force, in the norm of the
                 tolerance.
         """
-        smaller, larger = FIELD_SLACK
+        smaller, larger = FIELD_SLACK[self.request.error_norm]
         assumed = ratio * self.load.field
         too_small = assumed > smaller and error > self.request.tolerance
         if not (too_small or (self.load.field < 1.0 and assumed * larger < 1.0)):

@@ -82,6 +82,14 @@ def test_tolerance_of_the_largest_error(name, tolerance, exact):
     assert found.largest <= found.expected_largest
 
 
+def test_tolerance_of_the_largest_error_in_a_crystal():
+    """Whose boxes have equal errors, and forces smaller than those of a liquid."""
+    case = crystal("cscl", 0.07)
+    exact = ewald_sum(case.positions, case.charges, case.cell).forces
+    found = errors(case, 1e-7, exact, error_norm="max")
+    assert found.largest <= found.expected_largest <= 1e-7
+
+
 @pytest.mark.slow
 def test_the_largest_error_costs_accuracy():
     load, cell = Load(21384, 1.0, 0.0), 6.0 * np.eye(3)
