@@ -79,11 +79,11 @@ def _host_exclusions(exclusions: "Tensor | None", on_host: bool) -> np.ndarray |
 
 @lru_cache(maxsize=64)
 def _oriented(
-    vectors: bytes, boundary: str, length: float, device: torch.device
+    vectors: tuple[tuple[float, ...], ...], boundary: str, length: float, device: torch.device
 ) -> "tuple[np.ndarray, Tensor | None]":
-    """The reduced cell, nm, of cell vectors (3, 3), float64, in units of length, and the rotation
-    into it, on a device: see :func:`fmm_openmm.convert.orientation.orient_cell`."""
-    cell = periodic_first(np.frombuffer(vectors).reshape(3, 3), np.array(NAMES[boundary]))
+    """The reduced cell, nm, of cell vectors (3, 3) in units of length, and the rotation into it,
+    on a device: see :func:`fmm_openmm.convert.orientation.orient_cell`."""
+    cell = periodic_first(np.array(vectors), np.array(NAMES[boundary]))
     box, turned = orient_cell(cell * length)
     with torch.inference_mode(False):
         return box, None if turned is None else torch.from_numpy(turned).contiguous().to(device)
@@ -112,11 +112,10 @@ def evaluate_tensors(
             :meth:`fmm_openmm.CoulombSolver.compute`.
     """
     x, q = positions.detach(), charges.detach()
-    device = x.device
-    backend = "cpu" if device.type == "cpu" else "cuda"
+    device, backend = x.device, "cuda" if x.is_cuda else "cpu"
     box, rotation = None, None
     if cell is not None:
-        vectors = cell.detach().to("cpu", torch.float64).numpy().tobytes()
+        vectors = tuple(map(tuple, cell.tolist()))
         box, rotation = _oriented(vectors, options.boundary, options.length, device)
     configuration = Configuration(
         x.shape[0],
@@ -192,13 +191,20 @@ def _queued(
 
     run = kept.solver.evaluation.queue(fill, box, virial)
     found = Values(
-        x.new_empty((), dtype=torch.float64),
+        torch.empty_like(_number(x.device)),
         torch.empty_like(x),
         torch.empty_like(q),
         x.new_empty((3, 3), dtype=torch.float64) if virial else None,
     )
     given.give(run.buffers, *map(_address, found))
     return found
+
+
+@cache
+def _number(device: torch.device) -> Tensor:
+    """A tensor of shape (), float64, which others are made like: faster than by shape and type."""
+    with torch.inference_mode(False):
+        return torch.empty((), dtype=torch.float64, device=device)
 
 
 def _address(tensor: "Tensor | None") -> int:
@@ -244,7 +250,7 @@ def _device_of(device: torch.device) -> AbstractContextManager:
     stream."""
     if device.type == "cpu":
         return nullcontext()
-    stream = torch.cuda.current_stream(device.index).cuda_stream
+    stream = torch._C._cuda_getCurrentRawStream(device.index)  # no object of it is made
     return _exchange().on_stream(device.index, stream)
 
 

@@ -264,9 +264,9 @@ def _check_tensors(positions: Tensor, charges: Tensor, cell: "Tensor | None") ->
         if tensor.dtype not in DTYPES:
             raise TypeError(f"`{name}` must be float32 or float64, got {tensor.dtype}")
         here = tensor.device
-        if here.type not in ("cpu", "cuda"):
+        if not (tensor.is_cuda or tensor.is_cpu):
             raise UnsupportedError(f"`{name}` must be on the CPU or on an NVIDIA GPU, got {here}")
-        if here != device and not (name == "cell" and here.type == "cpu"):
+        if here != device and not (name == "cell" and tensor.is_cpu):
             raise ValueError(f"`{name}` must be on the device of `positions`, {device}, got {here}")
     shape = positions.shape
     if len(shape) != 2 or shape[1] != 3:

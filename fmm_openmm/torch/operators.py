@@ -19,6 +19,7 @@ itself depends on: F a for the positions, -dE/dh a for the cell.
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from fmm_openmm.boundary import NAMES
 from fmm_openmm.torch.evaluation import Options, Values, evaluate_tensors
@@ -165,10 +166,23 @@ def apply_coulomb(
     virial: bool,
 ) -> "tuple[Tensor, Tensor, Tensor, Tensor | None]":
     """``coulomb_operator`` of these arguments. Where PyTorch does not trace the call its dispatcher
-    is avoided, which costs the host more time than all else of a small system."""
+    is avoided, which costs the host more time than all else of a small system, and so is autograd
+    where it has nothing to record or to refuse."""
     if torch.compiler.is_compiling() or type(positions) not in (Tensor, torch.nn.Parameter):
         return coulomb_operator(positions, charges, cell, exclusions, *options, virial)
-    return _EagerCoulomb.apply(positions, charges, cell, exclusions, options, virial)
+    if _needs_autograd(positions, charges, cell):
+        return _EagerCoulomb.apply(positions, charges, cell, exclusions, options, virial)
+    return evaluate_tensors(positions, charges, cell, exclusions, options, virial)
+
+
+def _needs_autograd(*tensors: "Tensor | None") -> bool:
+    """Whether a call with these tensors is traced or transformed, or a derivative is recorded, in
+    reverse or in forward mode."""
+    if torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
+        return True
+    given = [tensor for tensor in tensors if tensor is not None]
+    recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+    return recorded or any(unpack_dual(tensor).tangent is not None for tensor in given)
 
 
 _HVP_SCHEMA = (

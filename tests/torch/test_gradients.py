@@ -132,10 +132,31 @@ def test_hessian():
         torch.func.grad(energy)(x, q)
 
 
-def test_forward_mode_is_refused():
-    x, q, cell = (tensor.detach() for tensor in small("cubic"))
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_forward_mode_is_refused(which):
+    """As are transforms, with gradients or without."""
+    given = [tensor.detach() for tensor in small("cubic")]
+    one = given[which]
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
-        fmm_torch.evaluate(forward_ad.make_dual(x, torch.ones_like(x)), q, cell)
+        given[which] = forward_ad.make_dual(one, torch.ones_like(one))
+        fmm_torch.evaluate(*given)
+
+    def energy(tensor):
+        given[which] = tensor
+        return fmm_torch.coulomb(*given)
+
+    with pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.vmap(energy)(torch.stack([one, one]))
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_traced(differentiated):
+    x, q, cell = (tensor.detach() for tensor in small("cubic"))
+    q.requires_grad_(differentiated)
+    energy = energy_of("cubic")
+    traced = torch.jit.trace(lambda q: energy(x, q, cell), q, check_trace=False)
+    assert relative(traced(2.0 * q).detach(), energy(x, 2.0 * q, cell).detach()) < 1e-9
 
 
 def test_parameters_of_a_module():
