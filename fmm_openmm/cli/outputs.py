@@ -2,11 +2,15 @@
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 INPUTS = ("files", "forcefield", "parameters", "trajectories")
 OUTPUTS = ("json", "plot", "trajectory", "log", "pressure_log", "output", "checkpoint")
 """Names of the options of all commands."""
+
+INCLUDED = re.compile(rb'(?:#include|<Include\s+file=)\s*["<](.+?)[">]')
+"""How a GROMACS topology and an OpenMM force field name another file."""
 
 
 def check_outputs(args: argparse.Namespace) -> None:
@@ -18,6 +22,8 @@ def check_outputs(args: argparse.Namespace) -> None:
         OSError: the folder does not exist, the path is a folder, or permission is missing.
     """
     read = [Path(name) for option in INPUTS for name in getattr(args, option, None) or ()]
+    fields = map(Path, getattr(args, "forcefield", None) or ())
+    read += _included([*fields, *(path for path in read if path.suffix == ".top")])
     restart = getattr(args, "restart", None)
     folder = getattr(args, "include", None)
     written: dict[str, Path] = {}
@@ -53,6 +59,19 @@ def check_writable(path: Path) -> None:
         raise IsADirectoryError(f"is a folder: {path}")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise PermissionError(f"no permission to write {path}")
+
+
+def _included(paths: list[Path]) -> list[Path]:
+    """Files that these and each other include from their own folders."""
+    found: list[Path] = []
+    while paths:
+        path = paths.pop()
+        names = INCLUDED.findall(path.read_bytes()) if path.is_file() else []
+        others = [Path(os.path.normpath(path.parent / os.fsdecode(name))) for name in names]
+        new = [other for other in others if other not in found]
+        found += new
+        paths += new
+    return found
 
 
 def _are_one(path: Path, other: Path) -> bool:

@@ -204,6 +204,25 @@ def test_force_field_files_are_not_overwritten(fail, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("file", "option", "text"),
+    [
+        ("topol.top", [], '#include "part.itp"\n'),
+        ("field.xml", ["water.pdb", "--forcefield"], '<ForceField><Include file="part.itp"/>'),
+    ],
+)
+def test_included_files_are_not_overwritten(fail, tmp_path, file, option, text):
+    """Here the included file includes the first one again, by a longer path, and the last one."""
+    (tmp_path / file).write_text(text)
+    (tmp_path / "part.itp").write_text(f'#include "../{tmp_path.name}/{file}"\n#include "ions.itp"')
+    (tmp_path / "ions.itp").write_text("; ions")
+    for name in ("part.itp", "ions.itp"):
+        before = (tmp_path / name).read_text()
+        line = fail("validate", *option, str(tmp_path / file), f"--json={tmp_path / name}")
+        assert f"--json {tmp_path / name} is a file that is read" in line
+        assert (tmp_path / name).read_text() == before
+
+
 def test_plot_without_matplotlib(fail, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert "--plot needs matplotlib: pip install 'fmm_openmm[plot]'" in fail(
