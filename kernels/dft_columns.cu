@@ -9,6 +9,15 @@
 
 extern __shared__ char memory[];
 
+// Columns along the first axis, see spectra.cuh.
+#if DIVIDED
+#define OUTER0 1
+#define INNER0 (GRIDS * D1 * WAVES2)
+#else
+#define OUTER0 GRIDS
+#define INNER0 (D1 * WAVES2)
+#endif
+
 // Columns of D values with stride INNER, of OUTER x INNER in all, COUNT per block.
 template <int D, int OUTER, int INNER, int COUNT, int SIGN>
 __device__ __forceinline__ void columns(const real2* __restrict__ roots, real2* spectra) {
@@ -30,31 +39,31 @@ __device__ __forceinline__ void columns(const real2* __restrict__ roots, real2* 
 #if DFT_COLUMNS0
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward0(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (GRIDS, D0, D1, WAVES2) */) {
+             real2* spectra /* (GRIDS, D0, D1, WAVES2), or see spectra.cuh */) {
     wait_for_previous_kernel();
-    columns<D0, GRIDS, D1 * WAVES2, DFT_COLUMNS0, -1>(roots, spectra);
+    columns<D0, OUTER0, INNER0, DFT_COLUMNS0, -1>(roots, spectra);
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse0(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (GRIDS, D0, D1, WAVES2) */) {
+             real2* spectra /* (GRIDS, D0, D1, WAVES2), or see spectra.cuh */) {
     wait_for_previous_kernel();
-    columns<D0, GRIDS, D1 * WAVES2, DFT_COLUMNS0, 1>(roots, spectra);
+    columns<D0, OUTER0, INNER0, DFT_COLUMNS0, 1>(roots, spectra);
 }
 #endif
 
 #if DFT_COLUMNS1
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward1(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (GRIDS, PLANES0, D1, HALF) */) {
+             real2* spectra /* (GRIDS, D0, D1, WAVES2), or (D0, GRIDS, ..) */) {
     wait_for_previous_kernel();
-    columns<D1, GRIDS * PLANES0, HALF, DFT_COLUMNS1, -1>(roots + D0, spectra);
+    columns<D1, GRIDS * D0, WAVES2, DFT_COLUMNS1, -1>(roots + D0, spectra);
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse1(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-             real2* spectra /* (GRIDS, PLANES0, D1, HALF) */) {
+             real2* spectra /* (GRIDS, D0, D1, WAVES2), or (D0, GRIDS, ..) */) {
     wait_for_previous_kernel();
-    columns<D1, GRIDS * PLANES0, HALF, DFT_COLUMNS1, 1>(roots + D0, spectra);
+    columns<D1, GRIDS * D0, WAVES2, DFT_COLUMNS1, 1>(roots + D0, spectra);
 }
 #endif

@@ -8,6 +8,12 @@
 #define PLANES (PLANES0 * D1 / ROWS)
 #define PAIRS ((PLANES + 1) / 2)
 
+#if DIVIDED
+#define SPECTRA spectra, own_spectra, range
+#else
+#define SPECTRA spectra
+#endif
+
 extern __shared__ char memory[];
 
 // Pair number q: its term, its first plane, and whether it has a second plane.
@@ -23,10 +29,30 @@ struct Pair {
           exists(q < GRIDS * PAIRS) {}
 };
 
+// Values (k1, k2) of the spectra of a pair's planes.
+template <class Value>
+struct PairValues {
+    Value *first, *second;
+
+#if DIVIDED
+    __device__
+    __forceinline__ PairValues(const PlaneSpectra<Value>& spectra, const Pair& own, int k1, int k2)
+        : first(spectra.at(own.term, own.plane * ROWS + k1, k2)),
+          second(spectra.at(own.term, (own.plane + 1) * ROWS + k1, k2)) {}
+#else
+    __device__ __forceinline__ PairValues(Value* spectra, const Pair& own, int k1, int k2)
+        : first(spectra + ((own.term * PLANES + own.plane) * ROWS + k1) * HALF + k2),
+          second(first + ROWS * HALF) {}
+#endif
+};
+
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
                    const real* __restrict__ grids /* (GRIDS, PLANES0, D1, D2) */,
-                   real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF) */) {
+#if DIVIDED
+                   real2* __restrict__ own_spectra, const int2* __restrict__ range,
+#endif
+                   real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF), or spectra.cuh */) {
     wait_for_previous_kernel();
     real2* tile = reinterpret_cast<real2*>(memory);  // (DFT_PAIRS, ROWS, PITCH)
     planes_forward<DFT_PAIRS>(roots + D0 + D1 - ROWS, tile, [&](int pair, int row, int column) {
@@ -42,15 +68,18 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
         if (!own.exists) return;
         real2 a, b;
         separate(tile, pair, k1, k2, a, b);
-        real2* to = spectra + ((own.term * PLANES + own.plane) * ROWS + k1) * HALF + k2;
-        to[0] = a;
-        if (own.both) to[ROWS * HALF] = b;
+        const PairValues<real2> to({SPECTRA}, own, k1, k2);
+        *to.first = a;
+        if (own.both) *to.second = b;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     inverse_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
-                   const real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF) */,
+#if DIVIDED
+                   const real2* __restrict__ own_spectra, const int2* __restrict__ range,
+#endif
+                   const real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF), likewise */,
                    real* __restrict__ grids /* (GRIDS, PLANES0, D1, D2) */) {
     wait_for_previous_kernel();
     real2* tile = reinterpret_cast<real2*>(memory);  // (DFT_PAIRS, ROWS, PITCH)
@@ -60,9 +89,9 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
             const Pair own(blockIdx.x * DFT_PAIRS + pair);
             a = b = real2{0, 0};
             if (!own.exists) return;
-            const real2* from = spectra + ((own.term * PLANES + own.plane) * ROWS + k1) * HALF + k2;
-            a = from[0];
-            if (own.both) b = from[ROWS * HALF];
+            const PairValues<const real2> from({SPECTRA}, own, k1, k2);
+            a = *from.first;
+            if (own.both) b = *from.second;
         },
         [&](int pair, int row, int n, real2 z) {
             const Pair own(blockIdx.x * DFT_PAIRS + pair);

@@ -3,9 +3,7 @@
 //
 // A thread owns one value of the result. Bound by the sums, which have one term per value along the
 // axis.
-#include "common/types.cuh"
-
-#define HALF (D2 / 2 + 1)
+#include "common/spectra.cuh"
 
 // The exponent of e^(2 pi i / length) in the next term.
 __device__ __forceinline__ int next(int power, int k, int length) {
@@ -37,7 +35,10 @@ extern "C" __global__ void sums(int outer, int length, int inner, int sign,
 extern "C" __global__ void sums_forward(
     const real2* __restrict__ roots /* (D2) */,
     const real* __restrict__ grids /* (GRIDS, PLANES0, D1, D2) */,
-    real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF) */) {
+#if DIVIDED
+    real2* __restrict__ own, const int2* __restrict__ range,
+#endif
+    real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF), or see spectra.cuh */) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i >= (long long)GRIDS * PLANES0 * D1 * HALF) return;
     const int k = i % HALF;
@@ -47,22 +48,38 @@ extern "C" __global__ void sums_forward(
         sum.x += x[n] * roots[power].x;
         sum.y -= x[n] * roots[power].y;
     }
+#if DIVIDED
+    const PlaneSpectra<real2> planes = {spectra, own, range};
+    *planes.at(i / (PLANES0 * D1 * HALF), i / HALF % (PLANES0 * D1), k) = sum;
+#else
     spectra[i] = sum;
+#endif
 }
 
 extern "C" __global__ void sums_inverse(
     const real2* __restrict__ roots /* (D2) */,
-    const real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF) */,
+#if DIVIDED
+    const real2* __restrict__ own, const int2* __restrict__ range,
+#endif
+    const real2* __restrict__ spectra /* (GRIDS, PLANES0, D1, HALF), or see spectra.cuh */,
     real* __restrict__ grids /* (GRIDS, PLANES0, D1, D2) */) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i >= (long long)GRIDS * PLANES0 * D1 * D2) return;
     const int n = i % D2;
-    const real2* x = spectra + i / D2 * HALF;
-    real sum = x[0].x;
+#if DIVIDED
+    const PlaneSpectra<const real2> planes = {spectra, own, range};
+    const auto x = [&](int k) {
+        return *planes.at(i / (PLANES0 * D1 * D2), i / D2 % (PLANES0 * D1), k);
+    };
+#else
+    const auto x = [&](int k) { return spectra[i / D2 * HALF + k]; };
+#endif
+    real sum = x(0).x;
     for (int k = 1, power = n; k < HALF; k++, power = next(power, n, D2)) {
         // a value and its conjugate, unless they are the same
         const real weight = 2 * k == D2 ? 1 : 2;
-        sum += weight * (x[k].x * roots[power].x - x[k].y * roots[power].y);
+        const real2 z = x(k);
+        sum += weight * (z.x * roots[power].x - z.y * roots[power].y);
     }
     grids[i] = sum;
 }

@@ -13,7 +13,7 @@
 // and the operator if it fits, are in shared memory. Bound by reads of shared memory, six for four
 // entries. For rectangular cells mirrored.cu is used instead.
 #include "common/dependency.cuh"
-#include "common/types.cuh"
+#include "common/spectra.cuh"
 
 #define WAVES 32
 #define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
@@ -80,15 +80,22 @@ __device__ __forceinline__ void multiply(int mu, int l, const real2* m, const re
 }
 
 extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
-    convolve(int waves, const real2* __restrict__ moments /* (SETS, TERMS, waves) */,
+    convolve(int waves,
+             const real2* __restrict__ moments /* (SETS, TERMS, waves), or see spectra.cuh */,
              const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, waves) */,
-             real2* __restrict__ local /* (SETS, TERMS, waves) */) {
+             real2* __restrict__ local /* likewise */) {
     extern __shared__ char memory[];
     wait_for_previous_kernel();
     real2* m = reinterpret_cast<real2*>(memory);  // (TERMS, WAVES)
     const int lane = threadIdx.x % WAVES, warp = threadIdx.x / WAVES;
     const int wave = blockIdx.x * WAVES + lane;
     const bool used = wave < waves;
+#if DIVIDED
+    const long long between = TERM_STRIDE,
+                    place = wave / TERM_STRIDE * (PLANE_ROWS * WAVES2) + wave % TERM_STRIDE;
+#else
+    const long long between = waves, place = wave;
+#endif
     if (SETS > 1) {
         moments += blockIdx.z * (long long)waves * TERMS;
         local += blockIdx.z * (long long)waves * TERMS;
@@ -96,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
 #pragma unroll 8
     for (int a = warp; a < TERMS; a += CONVOLVE_WARPS) {
         real2 z = {0, 0};
-        if (used) z = moments[a * (long long)waves + wave];
+        if (used) z = moments[a * between + place];
         m[a * WAVES + lane] = times_power_of_i(z, int(sqrtf(float(a) + 0.5f)));
     }
 #if STAGED
@@ -119,10 +126,10 @@ extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
         multiply(mu, l, m, op, stride, c, s);
         if (!used) continue;
         const real factor = mu == 0 ? 1 : 2;
-        local[(l * l + l + mu) * (long long)waves + wave] =
+        local[(l * l + l + mu) * between + place] =
             times_power_of_i(real2{factor * c.x, factor * c.y}, -l);
         if (mu > 0)
-            local[(l * l + l - mu) * (long long)waves + wave] =
+            local[(l * l + l - mu) * between + place] =
                 times_power_of_i(real2{factor * s.x, factor * s.y}, -l);
     }
 }

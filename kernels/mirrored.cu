@@ -24,8 +24,8 @@
 // cores multiply tiles and columns: doubles directly, floats as three products of TF32 numbers.
 // Bound by computing the tiles and by latency between the three phases.
 #include "common/dependency.cuh"
+#include "common/spectra.cuh"
 #include "common/tensor.cuh"
-#include "common/types.cuh"
 
 #define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
 #define ROW_TILES ((PAIRS + 7) / 8)
@@ -40,7 +40,6 @@
 #define H0 (D0 / 2 + 1)
 #define H1 (D1 / 2 + 1)
 #define STORED (H0 * H1 * WAVES2)  // wave vectors of the octant that the kernel takes
-#define HALF ((long long)D0 * D1 * WAVES2)
 
 // x, or -x if the sign bit of `sign` is set
 __device__ __forceinline__ float with_sign(float x, unsigned sign) {
@@ -79,12 +78,13 @@ struct Pair {
 struct Image {
     int number;
     bool distinct;    // whether it differs from the images of lower numbers
-    long long place;  // index in the half grid
+    long long place;  // of its first term
     __device__ Image(int wave, int number) : number(number) {
         const int k0 = wave / (H1 * WAVES2), k1 = wave / WAVES2 % H1;
         const bool y = number & 1 && k1 > 0 && 2 * k1 < D1, z = number & 2 && k0 > 0 && 2 * k0 < D0;
         distinct = number == y + 2 * z;
-        place = ((z ? D0 - k0 : k0) * D1 + (y ? D1 - k1 : k1)) * (long long)WAVES2 + wave % WAVES2;
+        place = ((z ? D0 - k0 : k0) * PLANE_ROWS + (y ? D1 - k1 : k1)) * (long long)WAVES2 +
+                wave % WAVES2;
     }
     // mirroring multiplies the real and the imaginary part of a pair by these powers of i, 0 or 2
     __device__ int power(const Pair& pair) const { return number & (pair.l + pair.m) << 1; }
@@ -141,8 +141,8 @@ __device__ __forceinline__ void load(const real2* __restrict__ moments,
 #pragma unroll
     for (int i = 0; i < COLUMN_ROUNDS; i++) {
         const Pair pair(min(part / 4 + i * (PARTS / 4), PAIRS - 1));
-        column[i][0] = moments[pair.real_part() * HALF];
-        column[i][1] = moments[pair.imaginary_part() * HALF];
+        column[i][0] = moments[pair.real_part() * TERM_STRIDE];
+        column[i][1] = moments[pair.imaginary_part() * TERM_STRIDE];
     }
 #pragma unroll
     for (int i = 0; i < OPERATOR_ROUNDS; i++) {
@@ -187,17 +187,18 @@ __device__ __forceinline__ void store(const real2* copy, const Image& image, int
         const int power = image.power(pair) - pair.l;
         const real2 c = copy[8 * number], s = copy[8 * number + 4];
         const real half = pair.m > 0 ? real(1) : real(0.5);
-        local[pair.real_part() * HALF] = times_power_of_i(real2{half * c.x, half * c.y}, power);
+        local[pair.real_part() * TERM_STRIDE] =
+            times_power_of_i(real2{half * c.x, half * c.y}, power);
         if (pair.m > 0)
-            local[pair.imaginary_part() * HALF] =
+            local[pair.imaginary_part() * TERM_STRIDE] =
                 times_power_of_i(s, power + image.power_imaginary());
     }
 }
 
 extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS) convolve_mirrored(
-    const real2* __restrict__ moments /* (SETS, TERMS, D0, D1, WAVES2) */,
+    const real2* __restrict__ moments /* (SETS, TERMS, D0, D1, WAVES2), or see spectra.cuh */,
     const real* __restrict__ operator_terms /* ((2 ORDER + 1)^2, H0, H1, WAVES2) */,
-    real2* __restrict__ local /* (SETS, TERMS, D0, D1, WAVES2) */) {
+    real2* __restrict__ local /* likewise */) {
     extern __shared__ char memory[];
     wait_for_previous_kernel();
     // (MIRRORED_WAVES, OPERATOR_SIZE)
@@ -214,8 +215,8 @@ extern "C" __global__ void __launch_bounds__(32 * MIRRORED_WARPS) convolve_mirro
     moments += image.place;
     local += image.place;
     if (SETS > 1) {
-        moments += blockIdx.y * (HALF * TERMS);
-        local += blockIdx.y * (HALF * TERMS);
+        moments += blockIdx.y * (TERM_STRIDE * TERMS);
+        local += blockIdx.y * (TERM_STRIDE * TERMS);
     }
     operator_terms += min(wave, STORED - 1);
     load(moments, operator_terms, image, part, terms + own * OPERATOR_SIZE, copy);

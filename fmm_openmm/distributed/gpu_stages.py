@@ -9,7 +9,6 @@ before and once after that. The near field, which needs no exchange after that o
 runs along with it.
 """
 
-import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -248,8 +247,7 @@ class GpuStages:
             self._partners(own),
         )
         boxes = Share(share.start, share.stop, max(1, share.stop - share.start))
-        planes, waves = self._planes.ranges[self._comm.rank], self._waves[self._comm.rank]
-        lattice = LatticeShare(planes.stop - planes.start, waves, self._planes.are_boxes)
+        lattice = LatticeShare(self._planes.ranges[rank], self._waves, self._planes.are_boxes)
         program = build_rank(self._specification, self._gpu.facts, self._sizes, boxes, lattice)
         kept = {
             name: given[name]
@@ -349,36 +347,32 @@ class GpuStages:
 
     def _expand(self) -> None:
         """Local expansions of the boxes of this rank from their moments, in their place."""
-        rank, run, buffers, shares = self._comm.rank, self._run, self._run.buffers, self._planes
-        terms, (d0, d1, d2) = len(buffers["moments"]), self.lattice.fft_shape
-        planes, waves, half = shares.ranges, self._waves, d2 // 2 + 1
-        own_planes, own_waves = (each[rank].stop - each[rank].start for each in (planes, waves))
-        of_planes, of_waves = (terms, own_planes, d1, half), (terms, d0, d1, own_waves)
+        run, buffers, shares = self._run, self._run.buffers, self._planes
+        spectrum, local = buffers["spectrum"], buffers["local_spectrum"]
+        lines = len(buffers["moments"]) * self.lattice.fft_shape[1]  # of a plane of all terms
+        planes, waves = (each[self._comm.rank] for each in (shares.ranges, self._waves))
+        of_planes = _blocks(self._waves, lines * (planes.stop - planes.start))
+        of_waves = _blocks(shares.ranges, lines * (waves.stop - waves.start))
         if not shares.are_boxes:
             self._fill_grids()
-        if own_planes:
+        if planes.start < planes.stop:
             run.queue(FORWARD)
-        of_all = self._viewed("local_spectrum", of_waves)
-        of_all[:, planes[-1].stop :] = 0  # planes without boxes
-        spectrum = self._viewed("spectrum", of_planes)
-        self._transpose([spectrum[..., one] for one in waves], [of_all[:, one] for one in planes])
-        if own_waves:
+        rows = lines * (waves.stop - waves.start)
+        local[of_waves[-1].stop : rows * self.lattice.fft_shape[0]] = 0  # planes without boxes
+        self._transpose([spectrum[one] for one in of_planes], [local[one] for one in of_waves])
+        if waves.start < waves.stop:
             run.queue(CONVOLVE)
-        of_all, local = (
-            self._viewed("spectrum", of_waves),
-            self._viewed("local_spectrum", of_planes),
-        )
-        self._transpose([of_all[:, one] for one in planes], [local[..., one] for one in waves])
-        if own_planes:
+        self._transpose([spectrum[one] for one in of_waves], [local[one] for one in of_planes])
+        if planes.start < planes.stop:
             run.queue(INVERSE)
         if not shares.are_boxes:
             self._empty_grids()
         if self.lattice.background:
             self._share_trace()
 
-    def _viewed(self, name: str, shape: tuple[int, ...]):
-        """The beginning of a buffer as an array of some shape."""
-        return self._run.buffers[name].ravel()[: math.prod(shape)].reshape(shape)
+    def _transpose(self, sources: list, targets: list) -> None:
+        """Fill ``targets[r]`` with what rank r has in its ``sources`` for this one."""
+        self._exchange(*self._between(sources, targets))
 
     def _fill_grids(self) -> None:
         """Fill the grids of this rank with the moments of the boxes in its planes."""
@@ -411,18 +405,6 @@ class GpuStages:
         self._all_gather(list(found))
         trace[0] = found.sum(0)
 
-    def _transpose(self, sources: list, targets: list) -> None:
-        """Copy ``sources[r]`` to rank r, whose array for this rank in its ``targets`` has the same
-        shape."""
-        rank, xp = self._comm.rank, self._gpu.arrays
-        targets[rank][...] = sources[rank]
-        none = xp.empty(0, sources[rank].dtype)
-        sent = [none if r == rank else each for r, each in enumerate(sources)]
-        shapes = [(0,) if r == rank else each.shape for r, each in enumerate(targets)]
-        for r, block in enumerate(self._exchanged(sent, shapes)):
-            if r != rank:
-                targets[r][...] = block
-
     def _exchanged(self, sent: list, shapes: list[tuple[int, ...]]) -> list:
         """What each rank sends to this one while this sends ``sent[r]`` to rank r."""
         found = [self._gpu.arrays.empty(shape, sent[0].dtype) for shape in shapes]
@@ -431,6 +413,11 @@ class GpuStages:
 
     def _contiguous(self, array):
         return self._gpu.arrays.ascontiguousarray(array)
+
+
+def _blocks(ranges: list[slice], size: int) -> list[slice]:
+    """The places of arrays of so many values for each item of ranges."""
+    return [slice(size * each.start, size * each.stop) for each in ranges]
 
 
 def _gathered(comm, values: np.ndarray) -> np.ndarray:

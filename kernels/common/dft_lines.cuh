@@ -6,7 +6,6 @@
 #pragma once
 #include "common/butterfly.cuh"
 
-#define HALF (D2 / 2 + 1)
 #define LARGEST_RADIX 16  // which covers all lengths without prime factors above 13
 
 // Minimum number of passes with radices up to LARGEST_RADIX.

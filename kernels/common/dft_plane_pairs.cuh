@@ -7,6 +7,7 @@
 // of A and B.
 #pragma once
 #include "common/dft_lines.cuh"
+#include "common/spectra.cuh"
 
 #define ROWS DFT_ROWS
 #define PITCH DFT_PITCH

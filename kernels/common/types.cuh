@@ -36,9 +36,10 @@
 //   MIRRORED_WARPS, MIRRORED_WAVES
 //                    warps and wave vectors per block of convolve_mirrored
 //   D0, D1, D2       lengths of the Fourier transforms
+//   DIVIDED          whether ranks share the grids, see spectra.cuh
 //   FIRST2, WAVES2   first and number of the last indices of wave vectors in the convolution and in
 //                    transforms along the first axis: 0 and D2 / 2 + 1, unless ranks share them
-//   PLANES0          planes of a grid that are transformed along the other axes: D0, likewise
+//   PLANES0          planes of a grid that are transformed along the last axis: D0, likewise
 //   GRIDS            grids that are transformed: TERMS for each set of charges
 //   DFT_THREADS      maximum threads per block of dft
 //   DFT_ROWS         rows of a plane in dft: D1 or 1

@@ -95,9 +95,8 @@ class Variant:
 
     def rank(self, device):
         wanted = self.specification(SKEWED)
-        return build_rank(
-            wanted, device, RANK, Share(100, 200, 100), LatticeShare(2, slice(1, 2), False)
-        )
+        share = LatticeShare(slice(0, 2), [slice(0, 1), slice(1, 2)], False)
+        return build_rank(wanted, device, RANK, Share(100, 200, 100), share)
 
     @cached_property
     def programs(self) -> dict[str, Program]:

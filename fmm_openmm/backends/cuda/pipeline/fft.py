@@ -47,8 +47,10 @@ class Fourier:
         itemsize: bytes of a complex value.
         shared: bytes of shared memory a block may have.
         planes: planes of each grid that are transformed along the last axes.
-        waves: wave vectors along the last axis of the columns that are transformed along the first.
-        divided: whether ranks share the grids, so that no block transforms a whole one.
+        waves: wave vectors along the last axis of the columns that are transformed along the first
+            axes.
+        divided: whether ranks share the grids, see ``kernels/common/spectra.cuh``: then no block
+            transforms a whole one.
     """
 
     terms: int
@@ -80,7 +82,9 @@ class Fourier:
         b.macros(
             GRIDS=self.terms,
             PLANES0=self.planes,
+            FIRST2=b.waves.start,
             WAVES2=self.waves,
+            DIVIDED=int(divided),
             DFT_ROWS=self.rows,
             DFT_PITCH=self.pitch,
             DFT_PAIRS=self.pairs,
@@ -92,9 +96,7 @@ class Fourier:
         if self.rows and self.planes:
             planes = self.pairs * self.row_bytes * self.rows
             b.stage("lattice", "dft_planes", forward_planes=planes, inverse_planes=planes)
-        for axis in filter(self.columns, self.apart):
-            if not (self.waves, self.planes)[axis]:
-                continue
+        for axis in filter(self.columns, self.apart if self.waves else ()):
             columns = self.columns(axis) * self.shape[axis] * self.itemsize
             b.stage(
                 "lattice",
@@ -183,22 +185,22 @@ class Fourier:
         if self.whole:
             b.launch("forward", self.terms, self.threads, "roots", moments, "spectrum")
             return
-        here = OTHER["spectrum"] if 0 in self.sums else "spectrum"
+        here = OTHER["spectrum"] if len(self.sums) == 1 else "spectrum"
         self.forward_planes(b, moments, here)
         self.forward_columns(b, here)
 
-    def forward_planes(self, b: Builder, moments: str | At, result: str = "spectrum") -> None:
-        """Queue the transform of planes of ``moments`` along the last axes to ``result``, one of
-        the buffers of :meth:`forward`."""
-        here = OTHER[result] if 1 in self.sums else result
-        self._last_axes(b, "forward", moments, here, self.half[2])
-        if 1 in self.apart:
-            self._columns(b, "forward", 1, here)
+    def forward_planes(self, b: Builder, moments: str | At, *result: str | At) -> None:
+        """Queue the transform of ``moments`` along the last axis, or the last two, to ``result``:
+        one of the buffers of :meth:`forward` or, if ranks share the grids, the members of
+        ``Spectra`` in ``kernels/common/spectra.cuh``."""
+        self._last_axes(b, "forward", self.half[2], moments, *result)
 
     def forward_columns(self, b: Builder, here: str) -> str:
-        """Queue the transform of a spectrum ``here`` along the first axis. Returns the buffer of
+        """Queue the transform of a spectrum ``here`` along the other axes. Returns the buffer of
         the result."""
-        return self._columns(b, "forward", 0, here) if 0 in self.apart else here
+        for axis in reversed(self.apart):
+            here = self._columns(b, "forward", axis, here)
+        return here
 
     def inverse(self, b: Builder, local: str | At = "local") -> None:
         """Queue the inverse transform of "local_spectrum" to ``local``, with "spectrum" for
@@ -210,22 +212,15 @@ class Fourier:
 
     def inverse_columns(self, b: Builder, here: str) -> str:
         """Queue the inverse of :meth:`forward_columns`."""
-        return self._columns(b, "inverse", 0, here) if 0 in self.apart else here
+        for axis in self.apart:
+            here = self._columns(b, "inverse", axis, here)
+        return here
 
-    def inverse_planes(self, b: Builder, here: str, local: str | At) -> None:
-        """Queue the inverse of :meth:`forward_planes`, from a spectrum ``here`` to ``local``."""
-        if 1 in self.apart:
-            here = self._columns(b, "inverse", 1, here)
-        self._last_axes(b, "inverse", here, local, self.shape[2])
+    def inverse_planes(self, b: Builder, *arguments: str | At) -> None:
+        """Queue the inverse of :meth:`forward_planes`, from its ``result`` to its ``moments``."""
+        self._last_axes(b, "inverse", self.shape[2], *arguments)
 
-    def _last_axes(
-        self,
-        b: Builder,
-        direction: str,
-        source: str | At,
-        target: str | At,
-        length: int,
-    ) -> None:
+    def _last_axes(self, b: Builder, direction: str, length: int, *arguments: str | At) -> None:
         """The real part, along the last axes; ``length``: of rows of the result."""
         lines = self.planes * self.shape[1]
         if self.rows:
@@ -235,8 +230,7 @@ class Fourier:
                 -(-pairs // self.pairs),
                 self.threads,
                 "roots",
-                source,
-                target,
+                *arguments,
             )
         else:
             blocks = -(-self.terms * lines * length // THREADS)
@@ -245,14 +239,15 @@ class Fourier:
                 blocks,
                 THREADS,
                 At("roots", sum(self.shape[:2])),
-                source,
-                target,
+                *arguments,
             )
 
     def _columns(self, b: Builder, direction: str, axis: int, here: str) -> str:
         """The complex part, along one of the first axes of a spectrum; where the result is."""
-        length, inner = self.shape[axis], (self.shape[1] * self.waves, self.half[2])[axis]
-        outer = (self.terms, self.terms * self.planes)[axis]
+        length, inner = self.shape[axis], (self.shape[1] * self.waves, self.waves)[axis]
+        outer = (self.terms, self.terms * self.shape[0])[axis]
+        if self.divided and axis == 0:
+            outer, inner = 1, self.terms * inner
         values = outer * length * inner
         if columns := self.columns(axis):
             b.launch(f"{direction}{axis}", -(-values // (length * columns)), THREADS, "roots", here)

@@ -43,7 +43,7 @@ def trace(b: Builder, spectrum: str, waves: int, queues: bool = True) -> None:
     comes the event "traced".
 
     Args:
-        spectrum: of the moments, with wave vector 0 the first of so many.
+        spectrum: of the moments, with wave vector 0 the first of so many of each term.
     """
     if b.lattice.background == 0.0:
         b.table("trace", np.zeros((b.sets, TRACE_TERMS)), np.float64)

@@ -38,16 +38,17 @@ SUMMING = ("list_partners", "p2m", "p2p")
 runs along with all in between."""
 
 FORWARD = "forward"
-"""The stage from "grids" to "spectrum", the wave vectors of the rank's planes. From these
-"local_spectrum" is filled in, all planes of the rank's wave vectors."""
+"""The stage from "grids" to "spectrum", the rank's planes for the wave vectors of the others, and
+to "local_spectrum", all planes of the rank's own wave vectors, for its own planes: those of others
+are filled in. The layouts are those of ``kernels/common/spectra.cuh``."""
 
 CONVOLVE = "lattice"
-"""The stage from "local_spectrum" to "spectrum", again all planes of the rank's wave vectors, from
-which "local_spectrum" is filled in, the wave vectors of the rank's planes; and to "trace" on the
-rank of the first wave vector."""
+"""The stage from "local_spectrum" to "spectrum", all planes of the rank's wave vectors, and to
+"trace" on the rank of the first wave vector. Then "local_spectrum" is filled in, the rank's planes
+for the wave vectors of the others."""
 
 INVERSE = "inverse"
-"""The stage from "local_spectrum" to "grids"."""
+"""The stage back to "grids"."""
 
 EXPANDING = ("l2p", "gather")
 """The stages from local expansions to "xq", where the results of copies of other ranks' particles
@@ -89,14 +90,14 @@ class LatticeShare:
     """The share of a rank in the convolution.
 
     Attributes:
-        planes: number of planes of the Fourier grid that it transforms.
-        waves: the wave vectors whose moments it multiplies with the operator, a range of their last
-            index.
+        planes: the planes of the Fourier grid that it transforms.
+        waves: for each rank the wave vectors whose moments it multiplies with the operator, a range
+            of their last index.
         is_direct: whether the planes are its boxes, in their order: then "grids" are "moments".
     """
 
-    planes: int
-    waves: slice
+    planes: slice
+    waves: list[slice]
     is_direct: bool
 
 
@@ -175,29 +176,33 @@ class RankDescription(Description):
 
     def lattice_m2l(self, moments):
         b, share, (d0, d1, d2) = self._b, self._share, self._b.root.fft_shape
-        waves, grids = share.waves, "moments" if share.is_direct else "grids"
-        width = waves.stop - waves.start
-        fourier = Fourier.from_builder(b, share.planes)
-        values = b.terms * d1 * max(share.planes * fourier.half[2], d0 * width)
+        waves, grids = b.waves, "moments" if share.is_direct else "grids"
+        width, planes = waves.stop - waves.start, share.planes.stop - share.planes.start
+        fourier = Fourier.from_builder(b, planes)
+        plane = b.terms * d1 * width
+        values = max(b.terms * d1 * planes * fourier.half[2], d0 * plane)
         b.buffer("spectrum", values, b.complex)
         b.buffer("local_spectrum", values, b.complex)
+        ranges = [(each.start, each.stop - each.start) for each in share.waves]
+        b.table("wave_ranges", np.repeat(ranges, [many for _, many in ranges], axis=0), np.int32)
+        own = share.planes.start * plane
         if not share.is_direct:
-            b.buffer(grids, (b.terms, share.planes, d1, d2), b.real)
-        if share.planes:
+            b.buffer(grids, (b.terms, planes, d1, d2), b.real)
+        if planes:
             b.stage(FORWARD)
-            fourier.forward_planes(b, grids)
+            fourier.forward_planes(b, grids, At("local_spectrum", own), "wave_ranges", "spectrum")
         here = "local_spectrum"
         if width:
             b.stage(CONVOLVE)
             here = fourier.forward_columns(b, here)
-        trace(b, here, d0 * d1 * width, queues=waves.start == 0 < width)
+        trace(b, here, d1 * width, queues=waves.start == 0 < width)
         if width:
             convolve(b, here, OTHER[here])
             b.wait("traced")
             fourier.inverse_columns(b, OTHER[here])
-        if share.planes:
+        if planes:
             b.stage(INVERSE)
-            fourier.inverse_planes(b, "local_spectrum", grids)
+            fourier.inverse_planes(b, At("spectrum", own), "wave_ranges", "local_spectrum", grids)
         return moments
 
     def p2p(self, parts, near, out):
@@ -259,7 +264,7 @@ def build_rank(
     wanted = replace(specification, charges=copies, exclusions=np.zeros((0, 2), np.int64))
     b = builder(wanted, device, share=share)
     b.crowd *= sizes.all / b.n
-    b.waves = lattice.waves
+    b.waves = lattice.waves[sizes.rank]
     slots = np.full(b.boxes, -1)
     slots[share.first : share.end] = np.arange(share.end - share.first)
     b.table("slots", slots, np.int32)
