@@ -29,22 +29,17 @@ struct Pair {
           exists(q < GRIDS * PAIRS) {}
 };
 
-// Values (k1, k2) of the spectra of a pair's planes.
+// Value (k1, k2) of the spectrum of the first or second plane of a pair.
 template <class Value>
-struct PairValues {
-    Value *first, *second;
-
+__device__ __forceinline__ Value& value_of(const PlaneSpectra<Value>& spectra, const Pair& pair,
+                                           int second, int k1, int k2) {
 #if DIVIDED
-    __device__
-    __forceinline__ PairValues(const PlaneSpectra<Value>& spectra, const Pair& own, int k1, int k2)
-        : first(spectra.at(own.term, own.plane * ROWS + k1, k2)),
-          second(spectra.at(own.term, (own.plane + 1) * ROWS + k1, k2)) {}
+    return *spectra.at(pair.term, (pair.plane + second) * ROWS + k1, k2);
 #else
-    __device__ __forceinline__ PairValues(Value* spectra, const Pair& own, int k1, int k2)
-        : first(spectra + ((own.term * PLANES + own.plane) * ROWS + k1) * HALF + k2),
-          second(first + ROWS * HALF) {}
+    Value* first = spectra.others + ((pair.term * PLANES + pair.plane) * ROWS + k1) * HALF + k2;
+    return first[second * ROWS * HALF];
 #endif
-};
+}
 
 extern "C" __global__ void __launch_bounds__(DFT_THREADS)
     forward_planes(const real2* __restrict__ roots /* (D0 + D1 + D2) */,
@@ -68,9 +63,9 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
         if (!own.exists) return;
         real2 a, b;
         separate(tile, pair, k1, k2, a, b);
-        const PairValues<real2> to({SPECTRA}, own, k1, k2);
-        *to.first = a;
-        if (own.both) *to.second = b;
+        const PlaneSpectra<real2> to = {SPECTRA};
+        value_of(to, own, 0, k1, k2) = a;
+        if (own.both) value_of(to, own, 1, k1, k2) = b;
     }
 }
 
@@ -89,9 +84,9 @@ extern "C" __global__ void __launch_bounds__(DFT_THREADS)
             const Pair own(blockIdx.x * DFT_PAIRS + pair);
             a = b = real2{0, 0};
             if (!own.exists) return;
-            const PairValues<const real2> from({SPECTRA}, own, k1, k2);
-            a = *from.first;
-            if (own.both) b = *from.second;
+            const PlaneSpectra<const real2> from = {SPECTRA};
+            a = value_of(from, own, 0, k1, k2);
+            if (own.both) b = value_of(from, own, 1, k1, k2);
         },
         [&](int pair, int row, int n, real2 z) {
             const Pair own(blockIdx.x * DFT_PAIRS + pair);

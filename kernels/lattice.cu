@@ -90,12 +90,13 @@ extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
     const int lane = threadIdx.x % WAVES, warp = threadIdx.x / WAVES;
     const int wave = blockIdx.x * WAVES + lane;
     const bool used = wave < waves;
+    const auto place = [&](int term) {
 #if DIVIDED
-    const long long between = TERM_STRIDE,
-                    place = wave / TERM_STRIDE * (PLANE_ROWS * WAVES2) + wave % TERM_STRIDE;
+        return (wave / TERM_STRIDE * TERMS + term) * TERM_STRIDE + wave % TERM_STRIDE;
 #else
-    const long long between = waves, place = wave;
+        return term * (long long)waves + wave;
 #endif
+    };
     if (SETS > 1) {
         moments += blockIdx.z * (long long)waves * TERMS;
         local += blockIdx.z * (long long)waves * TERMS;
@@ -103,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
 #pragma unroll 8
     for (int a = warp; a < TERMS; a += CONVOLVE_WARPS) {
         real2 z = {0, 0};
-        if (used) z = moments[a * between + place];
+        if (used) z = moments[place(a)];
         m[a * WAVES + lane] = times_power_of_i(z, int(sqrtf(float(a) + 0.5f)));
     }
 #if STAGED
@@ -126,10 +127,8 @@ extern "C" __global__ void __launch_bounds__(WAVES* CONVOLVE_WARPS)
         multiply(mu, l, m, op, stride, c, s);
         if (!used) continue;
         const real factor = mu == 0 ? 1 : 2;
-        local[(l * l + l + mu) * between + place] =
-            times_power_of_i(real2{factor * c.x, factor * c.y}, -l);
+        local[place(l * l + l + mu)] = times_power_of_i(real2{factor * c.x, factor * c.y}, -l);
         if (mu > 0)
-            local[(l * l + l - mu) * between + place] =
-                times_power_of_i(real2{factor * s.x, factor * s.y}, -l);
+            local[place(l * l + l - mu)] = times_power_of_i(real2{factor * s.x, factor * s.y}, -l);
     }
 }

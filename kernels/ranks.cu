@@ -8,9 +8,8 @@
 //                   counts the copies for each rank. A thread per particle
 //   send_copies     makes the copies: those for this rank in place, those for others to be sent. A
 //                   thread per particle
-//   place_copies    appends the parts of the copies to the lists of their boxes, and counts the
+//   place_copies    appends the parts of the copies to the lists of their boxes, and finds the
 //                   excluded partners of those with a part in the rank's boxes. A thread per copy
-//   list_partners   lists these partners, the particle itself first. A thread per copy
 //   gather_copies   results of the copies from their parts in the rank's boxes: sums for the
 //                   particles that this rank was given, those of others to be sent. A thread per
 //                   copy
@@ -107,7 +106,7 @@ extern "C" __global__ void send_copies(
     const int* __restrict__ listed /* (2 RANKS, warps): sums up to these */,
     Located* __restrict__ located /* of copies for this rank */, real4* __restrict__ fraction,
     int* __restrict__ tag, Located* __restrict__ sent_located /* for others */,
-    real4* __restrict__ sent_fraction, int* __restrict__ sent_tag) {
+    real4* __restrict__ sent_fraction, int* __restrict__ sent_tag, int room, int sent_room) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32,
               warps = gridDim.x * (blockDim.x / 32);
     const int here = listed[2 * warps - 1];
@@ -121,6 +120,7 @@ extern "C" __global__ void send_copies(
                   k = (begin > 0 ? listed[begin - 1] : 0) + __popc(lanes & ((1u << lane) - 1));
         const Copies& to = list < 2 ? own : sent;
         const int place = list < 2 ? k : k - here;
+        if (place >= (list < 2 ? room : sent_room)) return;
         to.located[place] = at;
         to.fraction[place] = u;
         to.tag[place] = 2 * (first + i) + (list % 2 == 0);
@@ -132,30 +132,15 @@ extern "C" __global__ void place_copies(
     const int* __restrict__ tag /* (n) */, const Located* __restrict__ located /* (n) */,
     const int* __restrict__ excluded_start /* (all + 1) */,
     int* __restrict__ copy_of /* (all): copy of each particle that has one */,
-    int* __restrict__ partners /* (n): number, the particle included, of copies of its boxes */,
+    int2* __restrict__ partners /* (n): their range among all, of copies of its boxes */,
     int* __restrict__ count /* (BOXES), zeroed */, int* __restrict__ arrived /* (BOXES, LISTED) */,
     int* __restrict__ next /* (CORNERS, n) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= *copies) return;
     const int particle = tag[i] >> 1;
     copy_of[particle] = i;
-    partners[i] = tag[i] & 1 ? 1 + excluded_start[particle + 1] - excluded_start[particle] : 0;
+    if (tag[i] & 1) partners[i] = {excluded_start[particle], excluded_start[particle + 1]};
     append_parts(i, located[i], {n, count, arrived, next});
-}
-
-extern "C" __global__ void list_partners(const int* __restrict__ copies /* (1) */,
-                                         const int* __restrict__ tag,
-                                         const int* __restrict__ excluded_start,
-                                         const int* __restrict__ excluded,
-                                         const int* __restrict__ copy_of,
-                                         const int* __restrict__ partner_start /* (n + 1) */,
-                                         int* __restrict__ partner) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= *copies || !(tag[i] & 1)) return;
-    const int first = excluded_start[tag[i] >> 1];
-    const int begin = partner_start[i], end = partner_start[i + 1];
-    partner[begin] = i;
-    for (int k = begin + 1; k < end; k++) partner[k] = copy_of[excluded[first + k - begin - 1]];
 }
 
 extern "C" __global__ void gather_copies(

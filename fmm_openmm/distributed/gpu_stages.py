@@ -9,6 +9,7 @@ before and once after that. The near field, which needs no exchange after that o
 runs along with it.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +31,6 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
     MARK_PARTNERS,
     RESULTS,
     SEND,
-    SORT,
     SUMMING,
     LatticeShare,
     RankSizes,
@@ -61,6 +61,7 @@ class Gpu(Protocol):
     def active(self) -> AbstractContextManager: ...
     def made(self, program: Program, given: dict[str, Any]) -> Any: ...
     def exchange(self, rank: int, *pairs: tuple[list, list]) -> None: ...
+    def read(self, array: Any) -> Callable[[], np.ndarray]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +142,6 @@ class GpuStages:
         partners = _gathered(comm, np.bincount(links.particle, minlength=len(charges)))
         self._excluded_start = np.cumsum(np.concatenate([[0], partners]))
         self._excluded = _gathered(comm, numbers)
-        self._most_partners = int(partners.max(initial=0))
         if max(2 * self._offsets[-1], self._excluded_start[-1]) >= 2**31:
             raise UnsupportedError(
                 "`backend='cuda'` takes at most 2^30 particles and 2^30 exclusions on all ranks, "
@@ -214,9 +214,8 @@ class GpuStages:
         self._shares = BoxShares.balanced(comm, lattice, index, total, alignment)
         self._planes = PlaneShares.of(comm.rank, lattice, self._shares.ranges)
         copies = int(total[self._shares.near[:, comm.rank]].sum())
-        own = int(total[self._shares.ranges[comm.rank]].sum())
         sent = int((parts @ self._shares.near).sum() - parts @ self._shares.near[:, comm.rank])
-        self._make(sent, copies, own, {})
+        self._make(sent, copies, {})
         bits = 1 << np.arange(comm.size, dtype=np.uint32)
         masks = [bits[self._shares.owner], self._shares.near @ bits]
         self._fill("box_ranks", np.column_stack(masks).astype(np.uint32))
@@ -224,17 +223,17 @@ class GpuStages:
         self._fill("excluded", self._excluded)
         self._fill("charges", self._charges)
 
-    def _make(self, sent: int, copies: int, own: int, given: dict) -> None:
-        """Make the program for so many copies that this rank sends and so many that it has, and so
-        many of these with parts in its boxes, with some room.
+    def _make(self, sent: int, copies: int, given: dict) -> None:
+        """Make the program for so many copies that this rank sends and so many that it has, with
+        some room.
 
         Args:
             given: buffers of an earlier program, which the new one takes where it has the same.
         """
         rank = self._comm.rank
         share = self._shares.ranges[rank]
-        self._most = sent, copies, own
-        sent, copies, own = (int(SLACK * number) + ROOM for number in self._most)
+        self._most = sent, copies
+        sent, copies = (int(SLACK * number) + ROOM for number in self._most)
         self._sizes = RankSizes(
             rank,
             self._comm.size,
@@ -244,7 +243,6 @@ class GpuStages:
             len(self._excluded),
             sent,
             copies,
-            self._partners(own),
         )
         boxes = Share(share.start, share.stop, max(1, share.stop - share.start))
         lattice = LatticeShare(self._planes.ranges[rank], self._waves, self._planes.are_boxes)
@@ -262,49 +260,38 @@ class GpuStages:
         """Make the program for more copies, see :meth:`_make`, with all that it has of the given
         particles and of the shape of the cell."""
         buffers, self._run = dict(self._run.buffers), None
-        sent, copies, own = map(max, numbers, self._most)
-        self._make(sent, copies, own, buffers)
-
-    def _partners(self, own: int) -> int:
-        """Length of the lists of excluded partners of so many copies, at most."""
-        return min(own * (1 + self._most_partners), own + len(self._excluded))
+        sent, copies = map(max, numbers, self._most)
+        self._make(sent, copies, buffers)
 
     def _evaluate(self) -> None:
         """Evaluate the positions in place, up to the sums over ranks in "totals"."""
-        run, xp = self._run, self._gpu.arrays
+        run = self._run
         run.queue(MARK)
         if self._reaches_far:
             owners = [run.buffers["owners"][one] for one in self._bounds]
             self._all_gather(owners)
         run.queue(MARK_PARTNERS)
-        ends, sizes = self._counted(), self._sizes
-        if fits := ends[1] <= sizes.copies and ends[-1] - ends[1] <= sizes.sent:
-            run.queue(SEND)
-        route = CopyRoute.from_sums(self._comm, ends)
-        own = int(route.received[:, 0].sum())
-        if not fits or route.copies > sizes.copies or self._partners(own) > sizes.partners:
-            self._grow(int(ends[-1] - ends[1]), route.copies, own)
+        counted = self._count()
+        run.queue(SEND)
+        ends, sizes = counted().astype(np.int64), self._sizes
+        route, sent = CopyRoute.from_sums(self._comm, ends), int(ends[-1] - ends[1])
+        if route.copies > sizes.copies or sent > sizes.sent:
+            self._grow(sent, route.copies)
             run = self._run
             run.queue(SEND)
         self._send(route)
-        run.queue(SORT)
-        start = run.buffers["partner_start"]
-        start[:1].fill(0)
-        if route.copies:
-            ends = start[1 : route.copies + 1]
-            xp.cumsum(ends, dtype=np.int32, out=ends)
         run.queue(*SUMMING)
         self._expand()
         run.queue(*EXPANDING)
         self._add_results(route)
 
-    def _counted(self) -> np.ndarray:
-        """Sums of the numbers of copies in each list of ``kernels/ranks.cu`` and those before it;
-        in "listed" the numbers are replaced by their sums."""
+    def _count(self) -> Callable[[], np.ndarray]:
+        """Replace the numbers in "listed" by their sums. Returns what waits for the sums up to each
+        list of ``kernels/ranks.cu``."""
         listed = self._run.buffers["listed"]
         flat = listed.ravel()
         self._gpu.arrays.cumsum(flat, dtype=np.int32, out=flat)
-        return to_host(listed[:, -1]).astype(np.int64)
+        return self._gpu.read(listed[:, -1])
 
     def _send(self, route: "CopyRoute") -> None:
         """Exchange the copies of particles."""

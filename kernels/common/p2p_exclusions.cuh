@@ -15,6 +15,9 @@ struct ExclusionTables {
     const int* __restrict__ partner_start;
     const int* __restrict__ partner;
     const Parameters* __restrict__ parameters;
+#if COPIES
+    const int* __restrict__ copy_of;
+#endif
 };
 
 // Translation, in boxes, to the image of particle b that is excluded for particle a: none, or with
@@ -45,21 +48,40 @@ __device__ __forceinline__ int3 excluded_image(const Located& a, const Located& 
 
 // A lane's position in the list of excluded partners of its target's particle; `share` lanes divide
 // the list. The list begins with the particle itself, which matters only if the particle is split:
-// a part always excludes itself.
+// a part always excludes itself. The particles of a rank (COPIES) share lists, without themselves,
+// in which partners are numbered among all particles.
 struct ExclusionCursor {
     int share, target, particle, next, last;
     int box[3];
+#if COPIES
+    int first;  // of the others
+#endif
 };
+
+__device__ __forceinline__ int partner_at(const ExclusionTables& tables,
+                                          const ExclusionCursor& cursor, int k) {
+#if COPIES
+    return SMOOTHED && k < cursor.first ? cursor.particle : tables.copy_of[tables.partner[k]];
+#else
+    return tables.partner[k];
+#endif
+}
 
 __device__ __forceinline__ ExclusionCursor begin_exclusions(const ExclusionTables& tables, int lane,
                                                             int batch, int targets) {
     const int shift = targets > 16 ? 0 : (targets > 8 ? 1 : 2);
-    ExclusionCursor cursor = {1 << shift, lane >> shift, 0, 0, 0, {0, 0, 0}};
+    ExclusionCursor cursor = {1 << shift, lane >> shift};
     if (cursor.target < targets) {
         const int part = tables.sorted[batch + cursor.target];
         cursor.particle = part >> 3;
+#if COPIES
+        cursor.first = tables.partner_start[2 * cursor.particle];
+        cursor.next = cursor.first - 1 + (lane & (cursor.share - 1));
+        cursor.last = tables.partner_start[2 * cursor.particle + 1];
+#else
         cursor.next = tables.partner_start[cursor.particle] + (lane & (cursor.share - 1));
         cursor.last = tables.partner_start[cursor.particle + 1];
+#endif
         const Located at = tables.located[cursor.particle];
         if (!is_split(at)) cursor.next++;
 #pragma unroll
@@ -132,7 +154,7 @@ __device__ __forceinline__ bool apply_exclusions(Shared& s, const ExclusionTable
                                                  const ExclusionCursor& cursor, int batch,
                                                  int window, Far& far) {
     for (int k = cursor.next; k < cursor.last; k += cursor.share) {
-        const int i = cursor.particle, j = tables.partner[k];
+        const int i = cursor.particle, j = partner_at(tables, cursor, k);
         const Located other = tables.located[j];
         int3 image = {0, 0, 0};
         if (MINIMUM_IMAGE && j != i)

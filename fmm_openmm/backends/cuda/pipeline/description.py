@@ -199,6 +199,7 @@ def _shared(b: Builder, specification: Specification) -> None:
         FIELDS=1,
         VIRIAL=int(b.virial),
         HAS_SHARE=int(b.share is not None),
+        COPIES=0,
         IMAGES=int(any(b.lattice.has_images)),
         STRIDE=WARP if b.levels else int(np.prod(b.lattice.fft_shape)),
         **{f"N{k}": int(span[k]) for k in range(3)},

@@ -27,13 +27,9 @@ MOST_RANKS = 32
 MARK, MARK_PARTNERS, SEND = "mark_particles", "mark_partners", "send_copies"
 """Stages of the particles that the rank is given. After the first one "owners" of the particles of
 other ranks are filled in. The second one leaves the numbers of copies in "listed", which the caller
-replaces by their sums. The third one makes the copies."""
+replaces by their sums. The third one makes the copies, as far as there is room for them."""
 
-SORT = "sort"
-"""The stage that lists the copies by boxes. It leaves the length of each copy's list of partners in
-``partner_start[1:]``, which the caller replaces by their sums."""
-
-SUMMING = ("list_partners", "p2m", "p2p")
+SUMMING = ("sort", "p2m", "p2p")
 """The stages of the moments of the rank's boxes. The stage p2p, which ends when "gather" begins,
 runs along with all in between."""
 
@@ -70,8 +66,7 @@ class RankSizes:
         all: particles of all ranks.
         first, given: number of the first particle that the rank is given, and how many.
         excluded: excluded partners of all particles.
-        sent, copies, partners: copies that the rank sends to others at most, that it has, and
-            partners in their lists.
+        sent, copies: copies that the rank sends to others at most, and that it has.
     """
 
     rank: int
@@ -82,7 +77,6 @@ class RankSizes:
     excluded: int
     sent: int
     copies: int
-    partners: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +128,7 @@ class RankDescription(Description):
         for name, width, dtype in (("located", 4, np.int32), ("fraction", 4, b.real)):
             b.buffer(f"sent_{name}", (sizes.sent, width), dtype)
         b.buffer("sent_tag", sizes.sent, np.int32)
-        b.macros(RANK=sizes.rank, RANKS=sizes.ranks)
+        b.macros(RANK=sizes.rank, RANKS=sizes.ranks, COPIES=1)
         b.stage(MARK, "ranks", mark_particles=0)
         b.launch(
             "mark_particles", blocks, BLOCK, given, "positions", "charges", "parameters",
@@ -149,30 +143,24 @@ class RankDescription(Description):
         b.launch(
             "send_copies", blocks, BLOCK, given, np.int32(sizes.first), "positions", "charges",
             "parameters", At("owners", sizes.first), "wanted", "listed", "located", "fraction",
-            "tag", "sent_located", "sent_fraction", "sent_tag",
+            "tag", "sent_located", "sent_fraction", "sent_tag", np.int32(sizes.copies),
+            np.int32(sizes.sent),
         )  # fmt: skip
         b.stage(SETUP)
         b.memset("arrived")  # see sort
-        b.stage(SORT, "ranks", place_copies=0)
+        b.stage("sort", "ranks", place_copies=0)
         lists(b)
-        b.buffer("partner_start", b.n + 1, np.int32)
+        b.buffer("partner_range", (b.n, 2), np.int32)
         b.memset("count")
         b.launch(
             "place_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), "copies", "tag", "located",
-            "excluded_start", "copy_of", At("partner_start", 1), "count", "arrived", "next",
+            "excluded_start", "copy_of", "partner_range", "count", "arrived", "next",
         )  # fmt: skip
-        b.stage(SORT, survey=0)
+        b.stage("sort", survey=0)
         return survey(b)
 
     def p2m(self, parts):
-        b = self._b
-        b.stage("list_partners", "ranks", list_partners=0)
-        b.buffer("partner", self._sizes.partners, np.int32)
-        b.launch(
-            "list_partners", -(-b.n // BLOCK), BLOCK, "copies", "tag", "excluded_start",
-            "excluded", "copy_of", "partner_start", "partner",
-        )  # fmt: skip
-        return p2m(b, parts)
+        return p2m(self._b, parts)
 
     def lattice_m2l(self, moments):
         b, share, (d0, d1, d2) = self._b, self._share, self._b.root.fft_shape
@@ -210,7 +198,7 @@ class RankDescription(Description):
 
     def exclusions(self, parts, out):
         list_offsets(self._b)
-        return NearExclusions(start="partner_start", part="partner", offset="row_of")
+        return NearExclusions(start="partner_range", part="excluded", offset="row_of")
 
     def gather(self, parts, out):
         b = self._b

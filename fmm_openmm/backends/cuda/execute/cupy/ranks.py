@@ -2,11 +2,12 @@
 
 import socket
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import cupy
+import numpy as np
 
 from fmm_openmm.backends.cuda.execute.cupy.executor import FOREMOST, Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import explained
@@ -69,6 +70,22 @@ class GpuRank:
         """A program on the device, with buffers of another one."""
         with explained(program):
             return Run(program, given)
+
+    def read(self, array: cupy.ndarray) -> Callable[[], np.ndarray]:
+        """Queue a copy of an array to the host. Returns what waits for it, but not for what is
+        queued after it."""
+        array = cupy.ascontiguousarray(array)
+        memory = cupy.cuda.alloc_pinned_memory(array.nbytes)
+        host = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
+        array.get(out=host, blocking=False)
+        event = cupy.cuda.Event(disable_timing=True)
+        event.record()
+
+        def wait() -> np.ndarray:
+            event.synchronize()
+            return host
+
+        return wait
 
     def exchange(
         self, rank: int, *pairs: tuple[Sequence[cupy.ndarray], Sequence[cupy.ndarray]]
