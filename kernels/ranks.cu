@@ -169,11 +169,12 @@ extern "C" __global__ void __launch_bounds__(256)
            const real* __restrict__ charges /* (n) */, const Parameters* __restrict__ parameters,
            const double* __restrict__ largest /* (1): potential, in charges per box width */,
            real* __restrict__ potentials /* (n) */, real* __restrict__ fields /* (n, 3) */,
-           real* __restrict__ forces /* (n, 3) */, double* partial /* (blocks, 4) */,
+           real* __restrict__ forces /* (n, 3) */, double* partial /* (blocks, 5) */,
            int* ticket /* (1), zeroed */,
-           double* __restrict__ sums /* (4): q^2 E^2, q^2 |E|^3, charges without result, q Phi */) {
+           double* __restrict__ sums /* (5): q^2 E^2, q^2 |E|^3, charges and particles without
+                                        result, q Phi */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    double own[4] = {0, 0, 0, 0};
+    double own[5] = {0, 0, 0, 0, 0};
     if (i < n) {
         const real4 total = totals[i];
         const real q = charges[i], scale = 1 / real(parameters->field);
@@ -186,7 +187,8 @@ extern "C" __global__ void __launch_bounds__(256)
             own[1] = own[0] * double(sqrt(square));
             own[2] = !exists;
         }
-        if (exists) own[3] = double(q) * double(total.x);
+        own[3] = !exists;
+        if (exists) own[4] = double(q) * double(total.x);
         const real none = real(nan(""));
         potentials[i] = exists ? total.x : none;
         const real field[3] = {total.y, total.z, total.w};
@@ -197,5 +199,5 @@ extern "C" __global__ void __launch_bounds__(256)
         }
     }
     if (!sum_over_grid<256>(own, partial, ticket)) return;
-    for (int k = 0; k < 4; k++) sums[k] = own[k];
+    for (int k = 0; k < 5; k++) sums[k] = own[k];
 }

@@ -276,8 +276,8 @@ class DistributedSolver:
                 if isinstance(boxes, Region):
                     limit, relative = largest_potential(width), _moved(x, -boxes.origin)
                 found = self._stages.compute(relative, width, limit * self._largest, virial)
-                squares, cubes, faults, twice_energy = self._summed(found.sums)
-                if faults and stays:
+                squares, cubes, faults, undefined, twice_energy = self._summed(found.sums)
+                if undefined and stays:
                     agree(comm, lambda: self._check_extent(x))
                 if self._suffices(squares, cubes):
                     break

@@ -89,9 +89,9 @@ class RankResults:
         potentials: shape (n,), kJ/mol/e; NaN where undefined, as fields are.
         fields: shape (n, 3), kJ/mol/nm/e.
         forces: shape (n, 3), kJ/mol/nm; 0 where undefined.
-        sums: over the particles, shape (4,): q^2 E^2 and q^2 |E|^3 as of
-            :func:`fmm_openmm.expansions.error.force_sums`, the number of charges whose potential is
-            undefined, and twice the energy.
+        sums: over the particles, shape (5,): q^2 E^2 and q^2 |E|^3 as of
+            :func:`fmm_openmm.expansions.error.force_sums`, the numbers of charges and of particles
+            whose potential is undefined, and twice the energy.
         work: traceless part of the virial of all ranks, in units of the box width, if computed.
     """
 
@@ -142,8 +142,8 @@ class DistributedStages(CpuStages):
             potentials, fields = self.evaluate(positions, width)
         squares, cubes = force_sums(charges, fields)
         undefined = in_units(potentials, fields, width, 1.0, largest)
-        faults = np.count_nonzero(undefined & (charges != 0.0))
-        sums = np.array([squares, cubes, faults, inner(charges, potentials)])
+        faults = np.count_nonzero(undefined & (charges != 0.0)), np.count_nonzero(undefined)
+        sums = np.array([squares, cubes, *faults, inner(charges, potentials)])
         forces = charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
         return RankResults(potentials, fields, forces, sums, work)

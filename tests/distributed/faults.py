@@ -9,7 +9,9 @@ import numpy as np
 from mpi4py import MPI
 
 from fmm_openmm.distributed import DistributedSolver
+from fmm_openmm.distributed import solver as solver_module
 from fmm_openmm.distributed.stages import DistributedStages
+from tests.distributed.evaluate import choose_device
 
 
 def fail(*arguments):
@@ -24,16 +26,24 @@ def refused(call) -> None:
         print(error, flush=True)
 
 
-def refuse_on_gpu(comm) -> None:
-    """Positions on the GPU of which one is not a number."""
-    import cupy
+def refuse_on_gpu(comm, backend: str, *kernels: str) -> None:
+    """Positions on the GPU of which one is not a number, among charges, then among particles
+    without charge."""
+    x = np.random.default_rng(1).random((200, 3))
+    if backend == "cuda":
+        import cupy
 
-    x = cupy.asarray(np.random.default_rng(1).random((200, 3)))
+        x = cupy.asarray(x)
+    else:
+        solver_module.is_on_device = lambda array: True
+    backend = choose_device(comm, backend, list(kernels))
     charges = np.where(np.arange(200) % 2, 1.0, -1.0)
-    solver = DistributedSolver(comm, charges, np.eye(3), backend="cuda")
+    solver = DistributedSolver(comm, charges, np.eye(3), backend=backend, order=3, tolerance=0.05)
     solver.compute(x)
     x[7, 1] = np.nan
-    refused(lambda: solver.compute(x))
+    for factor in 1.0, 0.0:
+        solver.set_charges(factor * charges)
+        refused(lambda: solver.compute(x))
 
 
 def main() -> None:
@@ -42,7 +52,7 @@ def main() -> None:
         refused(lambda: DistributedSolver(comm, [1.0, -1.0], np.eye(3), backend="cuda"))
         return
     if kind == "not finite":
-        refuse_on_gpu(comm)
+        refuse_on_gpu(comm, *sys.argv[2:])
         return
     x = np.random.default_rng(comm.rank).random((50, 3))
     charges = np.where(np.arange(50) % 2, 1.0, -1.0)

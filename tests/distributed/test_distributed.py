@@ -158,10 +158,20 @@ def test_ranks_do_not_share_a_gpu():
 @pytest.mark.gpu
 def test_coordinates_on_a_gpu_are_finite():
     require_gpus(1)
-    ended = run(1, "-m", "tests.distributed.faults", "not finite")
+    assert_refusal_of_coordinates("cuda")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_coordinates_on_an_emulated_gpu_are_finite(folder):
+    assert_refusal_of_coordinates("emulated", folder)
+
+
+def assert_refusal_of_coordinates(*backend):
+    ended = run(1, "-m", "tests.distributed.faults", "not finite", *map(str, backend))
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert "`positions` must be finite and within" in ended.stdout
-    assert "for particle 7" in ended.stdout
+    for message in ("`positions` must be finite and within", "for particle 7"):
+        assert ended.stdout.count(message) == 2, ended.stdout
 
 
 def require_gpus(number):

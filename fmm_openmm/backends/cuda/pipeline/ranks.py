@@ -218,9 +218,9 @@ class RankDescription(Description):
         b.buffer("potentials", given, b.real)
         b.buffer("fields", (given, 3), b.real)
         b.buffer("forces", (given, 3), b.real)
-        b.buffer("partial", (blocks, 4), np.float64)
+        b.buffer("partial", (blocks, 5), np.float64)
         b.buffer("ticket", 1, np.int32)
-        b.buffer("sums", 4, np.float64)
+        b.buffer("sums", 5, np.float64)
         b.memset("ticket")
         b.launch(
             "finish", blocks, FINISH_BLOCK, np.int32(given), "totals", "charges", "parameters",
