@@ -250,11 +250,12 @@ class GpuStages:
         kept = {
             name: given[name]
             for name, buffer in program.buffers.items()
-            if name in given and given[name].shape == buffer.shape
+            if name in given and given[name].shape == buffer.shape and not buffer.within
         }
         given.clear()
+        for name in {"positions", *RESULTS} - kept.keys():  # of which each evaluation has its own
+            kept[name] = self._gpu.arrays.empty(0, program.buffers[name].dtype)
         self._run = self._gpu.made(program, kept)
-        self._hold_results(0)
 
     def _grow(self, *numbers: int) -> None:
         """Make the program for more copies, see :meth:`_make`, with all that it has of the given
@@ -264,7 +265,8 @@ class GpuStages:
         self._make(sent, copies, buffers)
 
     def _evaluate(self) -> None:
-        """Evaluate the positions in place, up to the sums over ranks in "totals"."""
+        """Evaluate the positions in place, up to the sums over ranks in "totals"; again from the
+        beginning if there is no room for all copies."""
         run = self._run
         run.queue(MARK)
         if self._reaches_far:
@@ -275,10 +277,12 @@ class GpuStages:
         run.queue(SEND)
         ends, sizes = counted().astype(np.int64), self._sizes
         route, sent = CopyRoute.from_sums(self._comm, ends), int(ends[-1] - ends[1])
-        if route.copies > sizes.copies or sent > sizes.sent:
+        lack_room = route.copies > sizes.copies or sent > sizes.sent
+        if lack_room:
             self._grow(sent, route.copies)
-            run = self._run
-            run.queue(SEND)
+        if any(self._comm.allgather(lack_room)):
+            self._evaluate()
+            return
         self._send(route)
         run.queue(*SUMMING)
         self._expand()

@@ -17,8 +17,7 @@ class EmulatedRun:
     def __init__(self, program: Program, given: dict[str, np.ndarray], folder: Path):
         self._emulator = Emulator(program, folder)
         self.buffers = self._emulator.buffers
-        for name, array in given.items():
-            self.buffers[name][...] = array
+        self.replace(given)
 
     def replace(self, buffers: dict[str, np.ndarray], *stages: str) -> None:
         for name, array in buffers.items():

@@ -111,10 +111,12 @@ class Emulator:
             self._functions[name].restype = ctypes.c_char_p
         self._memory, self.buffers = {}, {}
         for name, buffer in program.buffers.items():
-            self._memory[name] = memory = np.full(GUARD + buffer.nbytes + GUARD, GARBAGE, np.uint8)
-            self.buffers[name] = (
-                memory[GUARD : GUARD + buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
-            )
+            host, first = buffer.within or (name, 0)
+            if host not in self._memory:
+                size = program.buffers[host].nbytes
+                self._memory[host] = np.full(GUARD + size + GUARD, GARBAGE, np.uint8)
+            memory = self._memory[host][GUARD + first :][: buffer.nbytes]
+            self.buffers[name] = memory.view(buffer.dtype).reshape(buffer.shape)
             if buffer.data is not None:
                 self.buffers[name][...] = buffer.data
 

@@ -12,7 +12,7 @@ their results are needed. :data:`BACKGROUND` yields to all others.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,6 +32,9 @@ WAITING = frozenset(
 """Kernels that call ``wait_for_previous_kernel`` (kernels/common/dependency.cuh) before they access
 memory. Inside OpenMM their launch overlaps the end of the previous kernel (programmatic dependent
 launch)."""
+
+ALIGNMENT = 256
+"""Bytes: buffers within another one begin at multiples of it, as allocated ones do."""
 
 INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm, unless they are OpenMM's;
@@ -128,12 +131,14 @@ class Kernel:
 class Buffer:
     """Device memory of a shape and type, with initial contents or without. Of the kinds
     "external", an array that is there already, and "flag", numbers in the CPU's memory that kernels
-    set and the executor reads, if it is not the program's "own"."""
+    set and the executor reads, if it is not the program's "own". It may lie ``within`` another one,
+    from a byte on, whose memory it uses while that holds nothing."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     data: np.ndarray | None = field(default=None, repr=False)
     kind: str = "own"
+    within: tuple[str, int] | None = None
 
     @property
     def external(self) -> bool:
@@ -282,6 +287,20 @@ class ProgramBuilder:
         self.program.buffers[name] = Buffer(
             tuple(map(int, shape)), np.dtype(dtype), kind="external" if external else "own"
         )
+
+    def share_memory(self, host: str, *groups: tuple[str, ...]) -> None:
+        """Let buffers lie within a one-dimensional one, which grows as they need: it and each of
+        the groups are used at different times."""
+        buffers = self.program.buffers
+        most = buffers[host].nbytes
+        for group in groups:
+            end = 0
+            for name in group:
+                buffers[name] = replace(buffers[name], within=(host, end))
+                end += -(-buffers[name].nbytes // ALIGNMENT) * ALIGNMENT
+            most = max(most, end)
+        dtype = buffers[host].dtype
+        buffers[host] = replace(buffers[host], shape=(-(-most // dtype.itemsize),))
 
     def flag(self, name: str, number: int = 1, dtype=np.int32) -> None:
         """Numbers in the CPU's memory that kernels set."""

@@ -258,4 +258,7 @@ def build_rank(
     b.table("slots", slots, np.int32)
     b.buffer("moments", (b.terms, share.most), b.real)
     b.macros(STRIDE=share.most, ORDERED=0)
-    return described(b, RankDescription(b, wanted, sizes, lattice))
+    described(b, RankDescription(b, wanted, sizes, lattice))
+    b.share_memory("spectrum", ("arrived", "next", "number"), ("far",))
+    b.share_memory("local_spectrum", ("owners", "wanted"), ("totals",))
+    return b.program

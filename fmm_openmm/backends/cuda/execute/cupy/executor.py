@@ -33,13 +33,18 @@ def current_device() -> Device:
 def allocated(program: Program, given: dict[str, cupy.ndarray]) -> dict[str, cupy.ndarray]:
     """Allocate the buffers of a program that are not ``given`` nor flags, with their initial
     contents. Returns all buffers but flags by name."""
-    return given | {
+    found = given | {
         name: cupy.empty(buffer.shape, buffer.dtype)
         if buffer.data is None
         else cupy.asarray(buffer.data)
         for name, buffer in program.buffers.items()
-        if name not in given and buffer.kind != "flag"
+        if name not in given and buffer.kind != "flag" and not buffer.within
     }
+    for name, buffer in program.buffers.items():
+        if buffer.within:
+            host, first = buffer.within
+            found[name] = cupy.ndarray(buffer.shape, buffer.dtype, found[host].data + first)
+    return found
 
 
 def shared(buffer: Buffer) -> tuple[np.ndarray, cupy.ndarray]:
