@@ -280,7 +280,9 @@ class GpuStages:
         lack_room = route.copies > sizes.copies or sent > sizes.sent
         if lack_room:
             self._grow(sent, route.copies)
-        if any(self._comm.allgather(lack_room)):
+        lacking = np.empty(1, np.int64)
+        self._comm.Allreduce(np.array([lack_room], np.int64), lacking)
+        if lacking[0]:
             self._evaluate()
             return
         self._send(route)
