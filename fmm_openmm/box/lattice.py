@@ -121,7 +121,7 @@ class BoxLattice:
             self.counts >> levels, self.boxes, self.near_radius, strained_from=strained_from
         )
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of boxes in the cell."""
         return int(np.prod(np.diag(self.counts)))

@@ -150,7 +150,7 @@ class PaddedLattice(BoxLattice):
         numbers = np.array(list(product(*ranges)))
         return numbers[numbers.any(1)] @ self.boundary.vectors(self.cell)
 
-    @property
+    @cached_property
     def neighbours(self) -> float:
         """Mean number of near boxes per box of the span, the box itself included."""
         share = np.where(self.padded, 1.0 - np.abs(self.near) / self.span, 1.0)

@@ -46,13 +46,20 @@ def far_stencil(boxes: np.ndarray, radius: float, more: float) -> np.ndarray:
 @lru_cache(256)  # a search for parameters asks for those of cubes many times
 def _kept(boxes: bytes, radius: float, more: float) -> np.ndarray:
     """The near stencil, or, if ``more`` is not 0, the far one."""
-    vectors = np.frombuffer(boxes).reshape(3, 3)
-    reach = np.ceil((radius + more) * np.linalg.norm(np.linalg.inv(vectors), axis=0) + 1e-9)
-    most = np.maximum(1, reach).astype(int)
-    offsets = index_grid(-most, most + 1).reshape(-1, 3)
-    touching = (np.abs(offsets) <= 1).all(1)
-    distances = np.linalg.norm(offsets @ vectors, axis=1)
-    chosen = near = touching | (distances <= radius * (1 + 1e-9))
+    offsets, distances, near = _around(boxes, 4 * int(np.ceil((radius + more) / 4)))
+    chosen = near = near | (distances <= radius * (1 + 1e-9))
     if more:
         chosen = ~near & (distances <= (radius + more) * (1 + 1e-9))
     return offsets[chosen]
+
+
+@lru_cache(16)  # a search asks for many radii of the same boxes
+def _around(boxes: bytes, radius: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Offsets of the boxes that touch and of at least all others within a radius, shape (m, 3)
+    int64, their lengths and whether the boxes touch."""
+    vectors = np.frombuffer(boxes).reshape(3, 3)
+    reach = np.ceil(radius * np.linalg.norm(np.linalg.inv(vectors), axis=0) + 1e-9)
+    most = np.maximum(1, reach).astype(int)
+    offsets = index_grid(-most, most + 1).reshape(-1, 3)
+    distances = np.linalg.norm(offsets @ vectors, axis=1)
+    return offsets, distances, (np.abs(offsets) <= 1).all(1)

@@ -184,7 +184,7 @@ class Trial:
         noise: np.ndarray,
     ):
         self._request, self._grid, self._lattice = request, grid, lattice
-        self._load, self._cost, self._noise = load, cost, noise
+        self._load, self._cost = load, cost
         longest = int(ORDER_LIMIT[0] + ORDER_LIMIT[1] * lattice.near_radius)
         self.orders = np.arange(1, longest + 1) if request.order is None else np.r_[request.order]
         self._widths = np.array(request.smoothings)[:, None]
@@ -204,9 +204,8 @@ class Trial:
         self.truncation = np.sum(by_level, axis=0) / load.field
         ratio = largest_ratio(self.orders, self._widths)
         self.largest = self.truncation * np.minimum(ratio, load.particles**0.5)
-        self.expected = request.in_norm(
-            *add_rounding(self.truncation, self.largest, noise[:, None])
-        )
+        self._errors = add_rounding(self.truncation, self.largest, noise[:, None])
+        self.expected = request.in_norm(*self._errors)
 
     def lowest_orders(self, promises: int) -> Iterator[tuple[float, FMMParameters]]:
         """Seconds and parameters of the lowest order that keeps a number of promises, for every
@@ -224,6 +223,7 @@ class Trial:
     def _at(self, row, column) -> tuple[float, FMMParameters]:
         request, grid, lattice, load = self._request, self._grid, self._lattice, self._load
         order, smoothing = int(self.orders[column]), request.smoothings[row]
+        error, largest = (float(errors[row, column]) for errors in self._errors)
         levels = request.levels or 0
         parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
         filled = load.particles / (grid.per_box * lattice.size)
@@ -237,11 +237,11 @@ class Trial:
             smoothing,
             levels,
             request.precision,
-            float(self.truncation[row, column]),
+            error,
             request.operator(order, self._cost),
-            float(self.largest[row, column]),
+            largest,
         )
-        return seconds, chosen.with_rounding(float(self._noise[row]))
+        return seconds, chosen
 
 
 def _noise(request: Request, smoothing: float, load: Load, cost: CostModel) -> float:
