@@ -28,8 +28,9 @@ doi:10.1016/S0065-3276(08)60558-4 for the addition theorems; normalisation as in
 White and M. Head-Gordon, J. Chem. Phys. 107, 10131 (1997), doi:10.1063/1.474150.
 """
 
+from collections.abc import Iterator
 from functools import cache
-from math import factorial
+from math import factorial, isqrt
 
 import numpy as np
 
@@ -49,6 +50,13 @@ def term_count(order: int) -> int:
 def degrees(order: int) -> np.ndarray:
     """Degree l of every term, shape ``((order + 1)^2,)`` int64."""
     return np.repeat(np.arange(order + 1), 2 * np.arange(order + 1) + 1)
+
+
+def by_degree(terms: int) -> Iterator[tuple[int, slice]]:
+    """Each degree with the places of its terms, for work on arrays of which a copy of all terms
+    would be large and one term at a time is slow."""
+    for l in range(isqrt(terms)):
+        yield l, slice(l * l, (l + 1) ** 2)
 
 
 @cache

@@ -43,7 +43,7 @@ from scipy.linalg import expm
 from scipy.special import gammainc, gammaincc
 
 from fmm_openmm.box import PaddedLattice, index_grid
-from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular
+from fmm_openmm.expansions.harmonics import by_degree, degrees, irregular_norm, regular
 from fmm_openmm.expansions.splitting import (
     inverse_double_factorials,
     isolating_split,
@@ -88,6 +88,7 @@ def _from_octants(
     """Fourier transform of terms given at the displacements of one octant.
 
     Args:
+        terms: those of each degree.
         even: parities of the terms along z, y and x, shape (terms, 3), see :func:`mirrors`.
         octant: see :func:`fmm_openmm.expansions.operators.lattice_operator`.
     """
@@ -96,16 +97,18 @@ def _from_octants(
         length // 2 + 1 if octant or axis == 2 else length for axis, length in enumerate(shape)
     ]
     operator = np.empty((len(even), *lengths))
-    for t, (term, parity) in enumerate(zip(terms, even, strict=True)):
-        part = np.zeros([length // 2 + 1 for length in shape])
-        part[tuple(map(slice, term.shape))] = term
-        for axis in range(3):
-            part = _transformed(part, axis, parity[axis])
-        for axis in range(0 if octant else 2):
-            part = _mirrored(part, axis, shape[axis], parity[axis])
-        # a sine transform leaves out the factor -i
-        odd, l = 3 - parity.sum(), int(t**0.5)
-        operator[t] = (1, 1, -1, -1)[l % 4] * (1, -1, -1, 1)[odd] * part
+    for (l, same), of_degree in zip(by_degree(len(even)), terms, strict=True):
+        for parity in np.unique(even[same], axis=0):
+            chosen = np.flatnonzero((even[same] == parity).all(1))
+            part = np.zeros([len(chosen), *(length // 2 + 1 for length in shape)])
+            part[(..., *map(slice, of_degree.shape[1:]))] = of_degree[chosen]
+            for axis in range(3):
+                part = _transformed(part, 1 + axis, parity[axis])
+            for axis in range(0 if octant else 2):
+                part = _mirrored(part, 1 + axis, shape[axis], parity[axis])
+            # a sine transform leaves out the factor -i
+            odd = 3 - parity.sum()
+            operator[same][chosen] = (1, 1, -1, -1)[l % 4] * (1, -1, -1, 1)[odd] * part
     return operator
 
 
@@ -188,8 +191,8 @@ def _window(angle: np.ndarray, span: int) -> np.ndarray:
 def _terms(
     lattice: PaddedLattice, top: int, accuracy: float, gradient: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """The real-space part term by term, at the displacements of one octant under ``x -> x @
-    gradient``."""
+    """The real-space part degree by degree, at the displacements of one octant under ``x -> x @
+    gradient``: arrays of shape (2 l + 1, x, y, z)."""
     alpha, _ = isolating_split(top, accuracy, lattice.gap)
     offsets = index_grid(0, lattice.span)
     near = lattice.is_near(offsets)
@@ -199,17 +202,15 @@ def _terms(
     r[0, 0, 0] = np.inf
     # on the unit sphere: nothing overflows at long distances
     harmonics = regular(x / r[..., None], top)
-    share, weight = -1, np.zeros_like(r)
-    for t, (l, norm) in enumerate(zip(degrees(top).tolist(), irregular_norm(top), strict=True)):
-        if l != share:
-            share = l
-            weight = np.where(
-                near, -gammainc(l + 0.5, argument), gammaincc(l + 0.5, argument)
-            ) / r ** (l + 1)
-        term = norm * harmonics[t] * weight
+    norm = irregular_norm(top)[:, None, None, None]
+    for l, same in by_degree(len(harmonics)):
+        weight = np.where(near, -gammainc(l + 0.5, argument), gammaincc(l + 0.5, argument)) / r ** (
+            l + 1
+        )
+        terms = norm[same] * harmonics[same] * weight
         if l == 0:
-            term[0, 0, 0] = -2 * alpha / np.sqrt(np.pi)
-        yield term
+            terms[0, 0, 0, 0] = -2 * alpha / np.sqrt(np.pi)
+        yield terms
 
 
 def mirrors(top: int) -> np.ndarray:

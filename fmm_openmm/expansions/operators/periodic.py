@@ -24,7 +24,7 @@ import scipy.fft
 from scipy.special import gammainc
 
 from fmm_openmm.box import BoxLattice, within
-from fmm_openmm.expansions.harmonics import degrees, irregular_norm, regular, term_count
+from fmm_openmm.expansions.harmonics import by_degree, degrees, irregular_norm, regular, term_count
 from fmm_openmm.expansions.splitting import (
     inverse_double_factorials,
     truncation_radii,
@@ -90,8 +90,9 @@ def _real_space(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np
     grid = sums_by_column(lattice.slot(offsets), lattice.size, x, weight, sums)
     grid = grid.reshape(-1, *lattice.fft_shape)
 
-    for values, parity in zip(grid, (-1.0) ** degrees(top), strict=True):
-        values += parity * np.roll(np.flip(values), 1, (0, 1, 2))
+    for l, terms in by_degree(len(grid)):
+        values, space = grid[terms], (1, 2, 3)
+        values += (-1.0) ** l * np.roll(np.flip(values, space), 1, space)
     grid[0, 0, 0, 0] -= 2 * ALPHA / np.sqrt(np.pi)
     return transformed(grid)
 
@@ -110,10 +111,10 @@ def transformed(sums: np.ndarray) -> np.ndarray:
     """
     terms, *lengths, last = sums.shape
     out = np.empty((terms, *lengths, last // 2 + 1))
-    for term, l in enumerate(degrees(int(terms**0.5) - 1)):  # a complex copy of all is large
-        transform = scipy.fft.rfftn(sums[term], workers=get_num_threads())
+    for l, same in by_degree(terms):
+        transforms = scipy.fft.rfftn(sums[same], axes=(1, 2, 3), workers=get_num_threads())
         sign = 1.0 if l % 4 < 2 else -1.0
-        out[term] = sign * (transform.imag if l % 2 else transform.real)
+        out[same] = sign * (transforms.imag if l % 2 else transforms.real)
     return out
 
 
@@ -125,9 +126,11 @@ def transformed_back(operator: np.ndarray, shape: tuple[int, int, int]) -> np.nd
         shape: the lengths (d1, d2, d3).
     """
     out = np.empty((len(operator), *shape), operator.dtype)
-    for term, l in enumerate(degrees(int(len(operator) ** 0.5) - 1)):
+    for l, terms in by_degree(len(operator)):
         factor = (1, 1j, -1, -1j)[l % 4]
-        out[term] = scipy.fft.irfftn(factor * operator[term], shape, workers=get_num_threads())
+        out[terms] = scipy.fft.irfftn(
+            factor * operator[terms], shape, axes=(1, 2, 3), workers=get_num_threads()
+        )
     return out
 
 
