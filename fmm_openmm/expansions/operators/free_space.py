@@ -88,8 +88,8 @@ def _from_octants(
     """Fourier transform of terms given at the displacements of one octant.
 
     Args:
-        terms: those of each degree.
         even: parities of the terms along z, y and x, shape (terms, 3), see :func:`mirrors`.
+        terms: those of each degree, shape (2 l + 1, z, y, x).
         octant: see :func:`fmm_openmm.expansions.operators.lattice_operator`.
     """
     shape = lattice.fft_shape
@@ -101,7 +101,8 @@ def _from_octants(
         for parity in np.unique(even[same], axis=0):
             chosen = np.flatnonzero((even[same] == parity).all(1))
             part = np.zeros([len(chosen), *(length // 2 + 1 for length in shape)])
-            part[(..., *map(slice, of_degree.shape[1:]))] = of_degree[chosen]
+            z, y, x = of_degree.shape[1:]
+            part[:, :z, :y, :x] = of_degree[chosen]
             for axis in range(3):
                 part = _transformed(part, 1 + axis, parity[axis])
             for axis in range(0 if octant else 2):
@@ -192,7 +193,7 @@ def _terms(
     lattice: PaddedLattice, top: int, accuracy: float, gradient: np.ndarray
 ) -> Iterator[np.ndarray]:
     """The real-space part degree by degree, at the displacements of one octant under ``x -> x @
-    gradient``: arrays of shape (2 l + 1, x, y, z)."""
+    gradient``: arrays of shape (2 l + 1, z, y, x)."""
     alpha, _ = isolating_split(top, accuracy, lattice.gap)
     offsets = index_grid(0, lattice.span)
     near = lattice.is_near(offsets)

@@ -90,9 +90,9 @@ def _real_space(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np
     grid = sums_by_column(lattice.slot(offsets), lattice.size, x, weight, sums)
     grid = grid.reshape(-1, *lattice.fft_shape)
 
-    for l, terms in by_degree(len(grid)):
+    for degree, terms in by_degree(len(grid)):
         values, space = grid[terms], (1, 2, 3)
-        values += (-1.0) ** l * np.roll(np.flip(values, space), 1, space)
+        values += (-1.0) ** degree * np.roll(np.flip(values, space), 1, space)
     grid[0, 0, 0, 0] -= 2 * ALPHA / np.sqrt(np.pi)
     return transformed(grid)
 
