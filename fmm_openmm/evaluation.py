@@ -181,13 +181,14 @@ class Evaluation:
         fills = self.method == "fmm" and not problem.uses_region
         return self.backend == "cuda" and fills and not (virial and problem.request.levels)
 
-    def queue(self, fill: Callable[[Any], None], cell: np.ndarray, virial: bool = False) -> Any:
+    def queue(self, fill: Callable[[Any], Any], cell: np.ndarray, virial: bool = False) -> Any:
         """Queue an evaluation of positions and charges on the device; where :meth:`can_queue`.
 
         Args:
             fill: called with the program, whose ``buffers`` are arrays of the device by name;
                 queues positions, shape (n, 3), nm, in "positions" and charges, shape (n,), e, in
-                "charges". The charges are then those of this evaluation alone.
+                "charges", or returns the launch of a kernel that writes both. The charges are then
+                those of this evaluation alone.
             cell: cell vectors, shape (3, 3), nm.
             virial: whether the virial is computed, too.
 

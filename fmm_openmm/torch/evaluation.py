@@ -187,7 +187,7 @@ def _queued(
     )
 
     def fill(run):
-        given.take(run.buffers, x.data_ptr(), q.data_ptr())
+        return given.take(run.buffers, x.data_ptr(), q.data_ptr())
 
     run = kept.solver.evaluation.queue(fill, box, virial)
     found = Values(
@@ -196,7 +196,7 @@ def _queued(
         torch.empty_like(q),
         x.new_empty((3, 3), dtype=torch.float64) if virial else None,
     )
-    given.give(run.buffers, *map(_address, found))
+    given.give(run.buffers, *map(_address, found)).queue()
     return found
 
 

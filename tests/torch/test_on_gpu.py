@@ -156,6 +156,26 @@ def test_streams():
     assert relative(host(found), host(expected)) < 1e-5
 
 
+def test_evaluations_that_wait_for_the_device_read_their_own_tensors():
+    x, q, cell = (tensor.detach() for tensor in on_gpu("triclinic"))
+    torch.manual_seed(5)
+    systems = [
+        ((x + 0.02 * torch.rand_like(x)).to(dtype), (scale * q).to(dtype))
+        for scale in (1.0, 1.1, 1.2)
+        for dtype in (torch.float64, torch.float32)
+    ]
+    cell, options = cell.cpu(), {"tolerance": 1e-5, "virial": True}
+    for system in systems[:2]:
+        fmm_torch.evaluate(*system, cell, **options)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(50_000_000)
+    found = [fmm_torch.evaluate(*system, cell, **options) for system in systems]
+    for (x, q), values in zip(systems, found, strict=True):
+        expected = fmm_torch.evaluate(host(x).double(), host(q).double(), cell, **options)
+        for each, other in zip(values, expected, strict=True):
+            assert relative(host(each), other) < 3e-5
+
+
 def test_devices_must_agree():
     x, q, cell = on_gpu("cubic")
     with pytest.raises(ValueError, match="`charges` must be on the device of `positions`"):

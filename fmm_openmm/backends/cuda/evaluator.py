@@ -13,6 +13,7 @@ from fmm_openmm.backends.cuda.charge_sets import CudaChargeSets, SetsRun
 from fmm_openmm.backends.cuda.execute.cupy.exchange import assign, copied
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
+from fmm_openmm.backends.cuda.execute.cupy.graph import Call
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.backends.cuda.groups import GroupsRun
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
@@ -144,12 +145,12 @@ class CudaEvaluator(Evaluator):
         self.queue(lambda run: assign(run.buffers["positions"], positions), width, origin)
         return self.run.buffers
 
-    def queue(self, fill: Callable[[Run], None], width: float, origin=ORIGIN) -> None:
+    def queue(self, fill: Callable[[Run], Call | None], width: float, origin=ORIGIN) -> None:
         """Queue an evaluation of the buffers of :attr:`run`, and leave the results there.
 
         Args:
             fill: called with :attr:`run`; queues what is new in the buffers "positions" and
-                "charges" on the current stream.
+                "charges" on the current stream, or returns the launch of a kernel that writes it.
             width, origin: as in :meth:`compute`.
         """
         with self._device:
@@ -164,8 +165,7 @@ class CudaEvaluator(Evaluator):
         if not self._set_up:
             self._shape()
             self._set_up = True
-        fill(self.run)
-        self.run.replay()
+        self.run.replay(first=fill(self.run))
 
     def _shape(self):
         """Queue what depends on the shape of the cell."""

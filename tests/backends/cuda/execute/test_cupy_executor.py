@@ -10,6 +10,7 @@ from fmm_openmm.specification import Specification
 cupy = pytest.importorskip("cupy", reason="needs CuPy", exc_type=ImportError)
 from fmm_openmm.backends.cuda import evaluator as evaluators  # noqa: E402
 from fmm_openmm.backends.cuda.execute.cupy import executor  # noqa: E402
+from fmm_openmm.backends.cuda.execute.cupy.graph import Call  # noqa: E402
 
 LEVELS, COUNTS = 1, np.diag((4, 6, 8))
 CELL = 1.0 * COUNTS
@@ -41,12 +42,14 @@ class Stream:
 
 class Graph:
     @classmethod
-    def captured(cls, stream):
+    def captured(cls, stream, first):
         notes.append(("captured", stream))
         return cls()
 
-    def launch(self, stream):
+    def launch(self, stream, first):
         notes.append(("graph", stream))
+        if first:
+            notes.append(first.arguments)
 
 
 class CurrentDevice:
@@ -119,6 +122,33 @@ def test_the_graph_is_captured_once(evaluator):
     assert [step for step, _ in again] == others
     assert all(stream is (side | {0: captured})[step.stream] for step, stream in again)
     assert queued(evaluator) == [("graph", caller)]
+
+
+def test_a_kernel_precedes_the_others_in_the_graph(evaluator):
+    """Its arguments differ between calls; another kernel has a graph of its own."""
+
+    def queued(kernel, argument):
+        notes.clear()
+        evaluator.queue(lambda run: Call(kernel, 1, 1, (argument,)), 1.0)
+        return [*notes]
+
+    def kernel(grid, block, arguments):
+        notes.append(("kernel", current[-1]))
+
+    (caller,) = current
+    steps = [step for step in evaluator._program.steps if step.stage != SETUP]
+    *_, begin, first, step, _ = [
+        note for note in queued(kernel, 5) if note[0] in ("capture", "kernel", steps[0], "captured")
+    ]
+    assert (begin, first, step) == (
+        ("capture", first[1]),
+        ("kernel", first[1]),
+        (steps[0], step[1]),
+    )
+    assert first[1] is not caller
+    assert queued(kernel, 6) == [("graph", caller), (6,)]
+    assert len(queued(lambda *_: None, 7)) > len(steps)
+    assert queued(kernel, 8) == [("graph", caller), (8,)]
 
 
 def test_sums_of_forces_are_those_that_the_device_has_reported(evaluator):

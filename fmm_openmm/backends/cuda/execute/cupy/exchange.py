@@ -10,6 +10,7 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
+from fmm_openmm.backends.cuda.execute.cupy.graph import Call
 from fmm_openmm.backends.cuda.execute.cupy.loader import load
 
 BLOCK = 128
@@ -108,10 +109,11 @@ class Given(NamedTuple):
     energy: float = 1.0
     rotation: int = 0
 
-    def take(self, buffers: dict[str, cupy.ndarray], positions: int, charges: int) -> None:
-        """Queue positions and charges into the buffers of a program."""
+    def take(self, buffers: dict[str, cupy.ndarray], positions: int, charges: int) -> Call:
+        """The launch that copies positions and charges into the buffers of a program."""
         x, q = buffers["positions"], buffers["charges"]
-        self._launch("take", q.itemsize, positions, charges, self.rotation, self.length, x, q)
+        turned, places = (self.rotation, self.length), (x.data.ptr, q.data.ptr)
+        return self._call("take", q.itemsize, positions, charges, *turned, *places)
 
     def give(
         self,
@@ -120,20 +122,21 @@ class Given(NamedTuple):
         forces: int,
         potentials: int,
         virial: int = 0,
-    ) -> None:
-        """Queue results in the buffers of a program into energy, float64, forces, potentials and,
-        unless it is 0, virial, (3, 3) float64."""
-        results = *(buffers[name] for name in RESULTS), buffers["virial"] if virial else 0
+    ) -> Call:
+        """The launch that copies results from the buffers of a program into energy, float64,
+        forces, potentials and, unless it is 0, virial, (3, 3) float64."""
+        results = [buffers[name].data.ptr for name in RESULTS]
+        results.append(buffers["virial"].data.ptr if virial else 0)
         turned = self.rotation, self.length, self.energy
         size = buffers["charges"].itemsize
-        self._launch("give", size, *results, *turned, energy, forces, potentials, virial)
+        return self._call("give", size, *results, *turned, energy, forces, potentials, virial)
 
-    def _launch(self, name: str, size: int, *arguments) -> None:
-        """Queue a kernel for the numbers of a program of this size, bytes."""
+    def _call(self, name: str, size: int, *arguments) -> Call:
+        """The launch of a kernel for the numbers of a program of this size, bytes."""
         device = cupy.cuda.runtime.getDevice()
         kernel = _kernel(name, device, size, self.position_size, self.charge_size)
         blocks = -(-self.particles // BLOCK)
-        kernel((blocks,), (BLOCK,), (np.int32(self.particles), *arguments))
+        return Call(kernel, blocks, BLOCK, (np.int32(self.particles), *arguments))
 
 
 @cache

@@ -4,7 +4,7 @@ import cupy
 import numpy as np
 
 from fmm_openmm.backends.cuda.execute.cupy.faults import out_of_memory
-from fmm_openmm.backends.cuda.execute.cupy.graph import Graph
+from fmm_openmm.backends.cuda.execute.cupy.graph import Call, Graph
 from fmm_openmm.backends.cuda.execute.cupy.loader import load
 from fmm_openmm.backends.cuda.program import (
     BACKGROUND,
@@ -121,7 +121,7 @@ class Run:
         self._stages: dict[str, list] = {}
         for stage in dict.fromkeys(step.stage for step in program.steps):
             self._bind(stage)
-        self._graphs: dict[tuple[str, ...], Graph] = {}
+        self._graphs: dict[tuple, Graph] = {}
 
     def _bind(self, stage: str) -> None:
         """Prepare the steps of a stage to be queued."""
@@ -145,16 +145,23 @@ class Run:
                 with (caller, *self._side)[stream]:
                     step()
 
-    def replay(self, *stages: str) -> None:
+    def replay(self, *stages: str, first: Call | None = None) -> None:
         """Queue these stages or, without names, all but the set-up, as a CUDA graph, which the
-        first call captures."""
-        if stages not in self._graphs:
-            self.queue(*stages)  # compiles, and sets up what must not happen during capture
+        first call captures; on request after a kernel ``first`` in the same graph, whose arguments
+        may differ between calls."""
+        key = stages, first and first.kernel
+        if key not in self._graphs:
+            self._queue_after(first, stages)  # compiles, and sets up what capture forbids
             with self._stream:
                 self._stream.begin_capture()
-                self.queue(*stages)
-                self._graphs[stages] = Graph.captured(self._stream)
-        self._graphs[stages].launch(cupy.cuda.get_current_stream())
+                self._queue_after(first, stages)
+                self._graphs[key] = Graph.captured(self._stream, first)
+        self._graphs[key].launch(cupy.cuda.get_current_stream(), first)
+
+    def _queue_after(self, first: Call | None, stages: tuple[str, ...]) -> None:
+        if first:
+            first.queue()
+        self.queue(*stages)
 
 
 def set_up(program: Program) -> Run:
