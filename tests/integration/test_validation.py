@@ -1,5 +1,7 @@
 """validate: the errors it reports are those of FMM and PME, and it changes nothing."""
 
+import warnings
+
 import numpy as np
 import openmm
 import pytest
@@ -35,10 +37,29 @@ def test_report_against_ewald(name, request):
         abs(report.energy / exact.energy - 1), abs=1e-12
     )
     assert 0 < report.relative_rms_force_error <= 1e-5 and report.passed
+    scale = np.sqrt((exact.forces**2).sum(1).mean())
+    for each in report.methods:
+        errors = each.force_errors
+        assert each.relative_rms_force_error * scale == pytest.approx(np.sqrt((errors**2).mean()))
+        assert each.relative_max_force_error * scale == pytest.approx(errors.max())
     assert report.max_force_error < 1e-3 * np.abs(exact.forces).max()
     assert report.pme.method == "PME 0.0005"
     assert 1e-5 < report.pme.relative_rms_force_error < 5e-3
     assert report.fmm.relative_rms_force_error < report.pme.relative_rms_force_error
+
+
+def test_the_norm_of_the_tolerance(water):
+    """With the same parameters either norm decides."""
+    parameters = {"order": 8, "grid": (4, 4, 4), "near_radius": 2.5, "smoothing": 0.0}
+    first = fmm.validate(water.system, water.positions, tolerance=1e-2, **parameters)
+    between = 0.5 * (first.relative_rms_force_error + first.relative_max_force_error)
+    for norm, passed in (("rms", True), ("max", False)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the largest error is out of reach
+            report = fmm.validate(
+                water.system, water.positions, tolerance=between, error_norm=norm, **parameters
+            )
+        assert report.passed == passed
 
 
 def test_pme_as_the_reference(water):
