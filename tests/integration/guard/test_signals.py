@@ -133,6 +133,45 @@ def test_ctrl_c_ends_what_is_one_long_call(ions, monkeypatch, patience, method):
     assert found == energy_of(context)
 
 
+NOTEBOOK = """
+import numpy as np, openmm, fmm_openmm
+system = openmm.XmlSerializer.deserialize(open({folder!r} + "/system.xml").read())
+cpu = openmm.Platform.getPlatformByName("CPU")
+context = openmm.Context(system, openmm.VerletIntegrator(0.0005), cpu)
+context.setPositions(np.load({folder!r} + "/positions.npy"))
+"""
+
+
+@pytest.mark.slow
+def test_the_kernel_of_a_notebook_is_interrupted(ions, tmp_path):
+    """As Jupyter's button does it, and the next cell finds the Context as usable as before."""
+    manager = pytest.importorskip("jupyter_client.manager")
+    pytest.importorskip("ipykernel")
+    fmm.use_fmm(ions.system)
+    (tmp_path / "system.xml").write_text(openmm.XmlSerializer.serialize(ions.system))
+    np.save(tmp_path / "positions.npy", ions.positions)
+    kernel, client = manager.start_new_kernel(startup_timeout=200)
+
+    def run(cell):
+        """The reply to a cell, which is interrupted when it prints ``go``."""
+
+        def see(message):
+            if "go" in message["content"].get("text", ""):
+                kernel.interrupt_kernel()
+
+        return client.execute_interactive(cell, output_hook=see, timeout=200)["content"]
+
+    try:
+        assert run(NOTEBOOK.format(folder=str(tmp_path)))["status"] == "ok"
+        cell = "print('go', flush=True)\nwhile True: context.getIntegrator().step(10)"
+        assert run(cell)["ename"] == "KeyboardInterrupt"
+        cell = "energy = context.getState(energy=True).getPotentialEnergy()._value\n"
+        assert run(cell + "assert np.isfinite(energy) and context.getStepCount()")["status"] == "ok"
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)
+
+
 def test_a_handler_that_does_not_raise_ends_nothing(ions, monkeypatch):
     """The handler is called once for each signal, after the step, in the order of arrival."""
     fmm.use_fmm(ions.system)
