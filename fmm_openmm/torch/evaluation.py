@@ -111,8 +111,8 @@ def evaluate_tensors(
         ValueError, TypeError, UnsupportedError, MemoryError: as
             :meth:`fmm_openmm.CoulombSolver.compute`.
     """
-    x, q = positions.detach(), charges.detach()
-    device, backend = x.device, "cuda" if x.is_cuda else "cpu"
+    x, q, device = positions, charges, positions.device
+    backend = "cuda" if x.is_cuda else "cpu"
     box, rotation = None, None
     if cell is not None:
         vectors = tuple(map(tuple, cell.tolist()))
@@ -129,7 +129,7 @@ def evaluate_tensors(
     host = _host_exclusions(exclusions, backend == "cpu")
 
     def example():
-        return q.double().cpu().numpy(), _placed(x, rotation, options.length).double().cpu().numpy()
+        return _host_array(q), _host_array(_placed(x, rotation, options.length))
 
     with _device_of(device):
         kept = find_solver(configuration, box, host, example)
@@ -165,7 +165,7 @@ def _can_queue(kept: KeptSolver, charges: Tensor, virial: bool) -> bool:
     to the host if it is time to see whether parameters still suit them."""
     count = kept.evaluations
     if count & (count - 1) == 0 or count % RECHECK_INTERVAL == 0:
-        kept.solver.set_charges(charges.double().cpu().numpy())
+        kept.solver.set_charges(_host_array(charges))
     return kept.solver.evaluation.can_queue(virial)
 
 
@@ -191,20 +191,20 @@ def _queued(
 
     run = kept.solver.evaluation.queue(fill, box, virial)
     found = Values(
-        torch.empty_like(_number(x.device)),
+        torch.empty_like(_template((), x.device)),
         torch.empty_like(x),
         torch.empty_like(q),
-        x.new_empty((3, 3), dtype=torch.float64) if virial else None,
+        torch.empty_like(_template((3, 3), x.device)) if virial else None,
     )
-    given.give(run.buffers, *map(_address, found)).queue()
+    run.launch(given.give(run.buffers, *map(_address, found)))
     return found
 
 
 @cache
-def _number(device: torch.device) -> Tensor:
-    """A tensor of shape (), float64, which others are made like: faster than by shape and type."""
+def _template(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """A tensor, float64, that others are made like: faster than by shape and type."""
     with torch.inference_mode(False):
-        return torch.empty((), dtype=torch.float64, device=device)
+        return torch.empty(shape, dtype=torch.float64, device=device)
 
 
 def _address(tensor: "Tensor | None") -> int:
@@ -256,7 +256,13 @@ def _device_of(device: torch.device) -> AbstractContextManager:
 
 def _as_array(tensor: Tensor):
     """A tensor as NumPy's or CuPy's array of the same memory."""
-    return tensor.numpy() if tensor.device.type == "cpu" else _exchange().as_array(tensor)
+    tensor = tensor.detach()
+    return _exchange().as_array(tensor) if tensor.is_cuda else tensor.numpy()
+
+
+def _host_array(tensor: Tensor) -> np.ndarray:
+    """A tensor as an array on the host, float64."""
+    return tensor.detach().double().cpu().numpy()
 
 
 def _as_tensor(values) -> Tensor:

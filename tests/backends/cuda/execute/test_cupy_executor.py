@@ -151,6 +151,23 @@ def test_a_kernel_precedes_the_others_in_the_graph(evaluator):
     assert queued(kernel, 8) == [("graph", caller), (8,)]
 
 
+def test_a_kernel_alone_in_a_graph(evaluator):
+    (caller,) = current
+
+    def kernel(grid, block, arguments):
+        notes.append(("kernel", current[-1]))
+
+    for argument in 1, 2:
+        notes.clear()
+        evaluator.run.launch(Call(kernel, 1, 1, (argument,)))
+        if argument == 1:
+            (_, stream), (begin, own), (_, captured), end, *_ = notes
+            assert (stream, begin, end) == (caller, "capture", ("captured", own))
+            assert own is captured is not caller
+        assert notes[-2:] == [("graph", caller), (argument,)]
+    assert len(notes) == 2
+
+
 def test_sums_of_forces_are_those_that_the_device_has_reported(evaluator):
     assert np.isnan(evaluator.force_sums).all()
     evaluator.run.buffers["force_sums"][...] = 2.0, 3.0  # as a kernel does

@@ -1,5 +1,8 @@
 """Programs through CuPy: their buffers, their kernels, and what queues their steps."""
 
+from collections.abc import Callable
+from typing import Any
+
 import cupy
 import numpy as np
 
@@ -121,7 +124,7 @@ class Run:
         self._stages: dict[str, list] = {}
         for stage in dict.fromkeys(step.stage for step in program.steps):
             self._bind(stage)
-        self._graphs: dict[tuple, Graph] = {}
+        self._graphs: dict[Any, Graph] = {}
 
     def _bind(self, stage: str) -> None:
         """Prepare the steps of a stage to be queued."""
@@ -149,19 +152,27 @@ class Run:
         """Queue these stages or, without names, all but the set-up, as a CUDA graph, which the
         first call captures; on request after a kernel ``first`` in the same graph, whose arguments
         may differ between calls."""
-        key = stages, first and first.kernel
+
+        def queue():
+            if first:
+                first.queue()
+            self.queue(*stages)
+
+        self._replay((stages, first and first.kernel), queue, first)
+
+    def launch(self, call: Call) -> None:
+        """Queue a kernel as a CUDA graph of its own: the host takes longer to launch a kernel."""
+        self._replay(call.kernel, call.queue, call)
+
+    def _replay(self, key: Any, queue: Callable[[], None], first: Call | None) -> None:
+        """Queue a graph of what ``queue`` queues; ``first`` is the kernel that it begins with."""
         if key not in self._graphs:
-            self._queue_after(first, stages)  # compiles, and sets up what capture forbids
+            queue()  # compiles, and sets up what must not happen during capture
             with self._stream:
                 self._stream.begin_capture()
-                self._queue_after(first, stages)
+                queue()
                 self._graphs[key] = Graph.captured(self._stream, first)
         self._graphs[key].launch(cupy.cuda.get_current_stream(), first)
-
-    def _queue_after(self, first: Call | None, stages: tuple[str, ...]) -> None:
-        if first:
-            first.queue()
-        self.queue(*stages)
 
 
 def set_up(program: Program) -> Run:
