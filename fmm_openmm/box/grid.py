@@ -1,5 +1,6 @@
 """The counts of boxes in a cell: what a user may give, and the choice of them."""
 
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -82,13 +83,18 @@ def choose_counts(cell: np.ndarray, width: float) -> np.ndarray:
     for k in np.argsort(scores.round(12), kind="stable"):
         if scores[k] >= best_score:
             break
-        lengths = smith_normal_form(candidates[k])[2].tolist()
-        score = (
-            scores[k] + sum(map(_slowness, lengths)) + ROWLESS * (row_cycle(candidates[k]) is None)
-        )
+        score = scores[k] + _slowness_of(candidates[k].tobytes())
         if score < best_score:
             best, best_score = candidates[k], score
     return best
+
+
+@lru_cache(4096)
+def _slowness_of(counts: bytes) -> float:
+    """What the cycles of a counts matrix add to the score of :func:`choose_counts`."""
+    matrix = np.frombuffer(counts, np.int64).reshape(3, 3)
+    lengths = smith_normal_form(matrix)[2].tolist()
+    return sum(map(_slowness, lengths)) + ROWLESS * (row_cycle(matrix) is None)
 
 
 def is_smooth(n: int) -> bool:

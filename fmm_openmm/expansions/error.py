@@ -168,9 +168,9 @@ def estimate_error(
     order, smoothing = np.asarray(order), np.asarray(smoothing, float)
     if len(distances) == 0:
         return np.zeros(np.broadcast_shapes(order.shape, smoothing.shape))
-    nearest, power = distances.min(), 2.0 * (order + 2)
-    sums = ((distances / nearest) ** -power[..., None]).sum(-1)
-    effective = nearest * sums ** (-1.0 / power)
+    nearest = distances.min()
+    powers = np.vander((nearest / distances) ** 2, int(order.max()) + 3, increasing=True)
+    effective = nearest * powers.sum(0)[order + 2] ** (-0.5 / (order + 2))
     with np.errstate(divide="ignore"):
         narrow = (S0 * (7.0 / (order + 1)) ** K / smoothing) ** Y
     transition = np.where(smoothing > 0.0, np.maximum(W, narrow), 1.0)

@@ -22,7 +22,7 @@ from fmm_openmm.planning.boxes import Region, corner_for, heights, span_over
 from fmm_openmm.planning.cost import CostModel
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.request import FMMParameters, Request, warn_if_missed
-from fmm_openmm.planning.search import NEAR_RADII, Grid, ranked, search
+from fmm_openmm.planning.search import NEAR_RADII, Grid, cheapest, search
 
 MAX_BOXES = 200_000
 """Largest number of boxes in a region; sparser systems get larger boxes."""
@@ -112,7 +112,7 @@ def cover(
     by_root = {_root(grid.counts): grid for grid in grids}
     radius = float(extent[padded].max()) / 2
 
-    def cheapest(precision: str) -> tuple[float, FMMParameters, float]:
+    def covering(precision: str) -> tuple[float, FMMParameters, float]:
         model = cost.double or cost if precision == "double" else cost
         seconds, found = search(replace(request, precision=precision), grids, load, model)[0]
         if precision == "double":
@@ -120,15 +120,15 @@ def cover(
         rounding = _rounding(by_root[found.grid], radius, found.smoothing, load.net, cost.examined)
         return seconds, found, rounding
 
-    seconds, found, rounding = cheapest(
+    seconds, found, rounding = covering(
         request.resolve_precision(load.ionic, cost.rounding, cost.examined)
     )
     if request.precision == "auto" and rounding > 0.5 * request.rounding_tolerance:
-        seconds, found, rounding = cheapest("double")
+        seconds, found, rounding = covering("double")
     chosen = found.with_rounding(rounding)
     if boundary.fills_space:
         same = replace(request, precision=chosen.precision)
-        limit, filling = ranked(same, cell, load, cost)[0]
+        limit, filling = cheapest(same, cell, load, cost)
         allowed = max(request.tolerance, request.expected(filling))
         if seconds > limit or request.expected(chosen) > allowed:
             return None

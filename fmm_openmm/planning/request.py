@@ -12,7 +12,7 @@ from fmm_openmm.box import counts_matrix
 from fmm_openmm.checks import check_choice
 from fmm_openmm.display import html_table
 from fmm_openmm.errors import warn
-from fmm_openmm.expansions.error import ROUNDING_RATIO, largest_ratio, single_noise
+from fmm_openmm.expansions.error import ROUNDING_RATIO, single_noise
 from fmm_openmm.implementations import M2L
 from fmm_openmm.options import check_options, option
 from fmm_openmm.planning.cost import CostModel
@@ -298,7 +298,11 @@ class Request(SolverOptions):
         return SMOOTHINGS if self.smoothing is None else (float(self.smoothing),)
 
     def promises_kept(
-        self, order: np.ndarray, smoothing: np.ndarray, expected: np.ndarray, truncation: np.ndarray
+        self,
+        smoothing: np.ndarray,
+        expected: np.ndarray,
+        truncation: np.ndarray,
+        largest: np.ndarray,
     ) -> np.ndarray:
         """Number of promises that parameters keep, each of which includes those before it; of
         parameters in arrays that are broadcast against each other.
@@ -307,12 +311,11 @@ class Request(SolverOptions):
         chosen the smoothing. 3: no single force has an error above :data:`LARGEST`.
 
         Args:
-            order: expansion order.
             smoothing: half width of the transition regions, box widths.
             expected: expected error in the norm of the tolerance.
             truncation: expected RMS error without rounding.
+            largest: expected largest error of a force without rounding, in a system of any size.
         """
-        largest = truncation * largest_ratio(order, smoothing)
         conserves = (smoothing > 0.0) | (self.smoothing is not None) | (truncation <= CONSERVING)
         bounded = largest <= LARGEST * self.tolerance
         return (expected <= self.tolerance) * (1 + conserves * (1 + bounded))

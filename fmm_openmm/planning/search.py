@@ -7,7 +7,7 @@ model describes the backend, its times and its rounding.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -72,7 +72,9 @@ def choose_parameters(
         load: the properties of the system.
         cost: cost model of the backend.
     """
-    return candidates(request, cell, load, cost)[0]
+    _, chosen = cheapest(request, cell, load, cost)
+    _warn_if_missed(request, chosen, load)
+    return chosen
 
 
 def candidates(
@@ -85,9 +87,31 @@ def candidates(
     error satisfies the request, the list holds the most accurate parameters, with a warning.
     """
     found = [chosen for _, chosen in ranked(request, cell, load, cost)]
-    case = "this cell" if load.field == 1.0 else SMALL_FORCES
-    warn_if_missed(request, request.expected(found[0]), case)
+    _warn_if_missed(request, found[0], load)
     return found
+
+
+def _warn_if_missed(request: Request, chosen: FMMParameters, load: Load) -> None:
+    case = "this cell" if load.field == 1.0 else SMALL_FORCES
+    warn_if_missed(request, request.expected(chosen), case)
+
+
+def cheapest(
+    request: Request, cell: np.ndarray, load: Load, cost: CostModel
+) -> tuple[float, FMMParameters]:
+    """The first of :func:`ranked`. Solvers of the same system, as those of replicas and of copies
+    of a force, search for it once."""
+    if request.grid is not None:  # a list may stand for it, which has no hash
+        grid = counts_matrix(request.grid).tolist()
+        request = replace(request, grid=tuple(map(tuple, grid)))
+    return _kept_cheapest(request, np.asarray(cell, float).tobytes(), load, cost)
+
+
+@lru_cache(256)
+def _kept_cheapest(
+    request: Request, cell: bytes, load: Load, cost: CostModel
+) -> tuple[float, FMMParameters]:
+    return ranked(request, np.frombuffer(cell).reshape(3, 3), load, cost)[0]
 
 
 def ranked(
@@ -203,6 +227,7 @@ class Trial:
         ]
         self.truncation = np.sum(by_level, axis=0) / load.field
         ratio = largest_ratio(self.orders, self._widths)
+        self._in_large_system = self.truncation * ratio
         self.largest = self.truncation * np.minimum(ratio, load.particles**0.5)
         self._errors = add_rounding(self.truncation, self.largest, noise[:, None])
         self.expected = request.in_norm(*self._errors)
@@ -211,7 +236,7 @@ class Trial:
         """Seconds and parameters of the lowest order that keeps a number of promises, for every
         smoothing that has one."""
         kept = promises <= self._request.promises_kept(
-            self.orders, self._widths, self.expected, self.truncation
+            self._widths, self.expected, self.truncation, self._in_large_system
         )
         for row in np.flatnonzero(kept.any(1)):
             yield self._at(row, kept[row].argmax())
@@ -286,7 +311,7 @@ def adapt_parameters(
         }
         attempts = [replace(request, grid=counts, **kept), replace(request, grid=counts)]
     for attempt in attempts:
-        found = ranked(attempt, cell, load, cost)[0][1]
+        _, found = cheapest(attempt, cell, load, cost)
         if request.expected(found) <= max(request.tolerance, request.expected(chosen)):
             return found
     if request.expected(chosen) <= request.tolerance:

@@ -17,7 +17,7 @@ from fmm_openmm.cache import Entries
 from fmm_openmm.planning.cost import CUDA_COST, CostModel
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.request import FMMParameters, Request
-from fmm_openmm.planning.search import candidates
+from fmm_openmm.planning.search import candidates, choose_parameters
 from fmm_openmm.version import __version__
 
 MAX_OCCUPANCY_RATIO = 1.25
@@ -78,10 +78,12 @@ def choose_tuned(
     Args:
         device: model of the GPU; None on the host.
     """
-    found = candidates(request, cell, load, cost)
     fixed = request.order, request.near_radius, request.grid, request.levels or None
     free = fixed == (None,) * 4 and load.filled == 1.0
-    if device is None or not free or request.expected(found[0]) > request.tolerance:
+    if device is None or not free:
+        return choose_parameters(request, cell, load, cost)
+    found = candidates(request, cell, load, cost)
+    if request.expected(found[0]) > request.tolerance:
         return found[0]
     winner = KEPT.read().get(key(device, request, cell, load))
     return (winner and winner.among(found, load.particles)) or found[0]
