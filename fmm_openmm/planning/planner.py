@@ -338,8 +338,12 @@ class Planner:
     def _chosen(self, positions, cell: np.ndarray) -> Boxes:
         """New boxes; over the whole periodic cell from the moment when these are cheaper."""
         if self.problem.uses_region:
-            region = self._fitted(self._prepared, positions, cell) or self.problem.region(
-                to_host(positions), cell, self.latest
+            kept = self.latest
+            strained = kept.strained(cell) if isinstance(kept, Region) else None
+            region = (
+                self._fitted(self._prepared, positions, cell)
+                or self._fitted(strained, positions, cell)
+                or self.problem.region(to_host(positions), cell, kept)
             )
             if region:
                 return region

@@ -109,14 +109,10 @@ class Problem:
     def region(
         self, positions: np.ndarray, cell: np.ndarray, kept: Boxes | None = None
     ) -> Region | None:
-        """The boxes in use if they can be deformed to the cell, else
-        :func:`fmm_openmm.planning.cover.cover`, for positions, shape (n, 3), nm, after
-        :meth:`gather`."""
+        """:func:`fmm_openmm.planning.cover.cover` for positions, shape (n, 3), nm, after
+        :meth:`gather`; ``kept`` are the boxes in use."""
         x = self.gather(positions, cell)
         known = kept if isinstance(kept, Region) else None
-        strained = known and known.strained(cell)
-        if strained and (found := strained.cover(x.min(0), x.max(0))):
-            return found
         return cover(self.request, self.load, self.cost, x, cell, known)
 
     def gather(
