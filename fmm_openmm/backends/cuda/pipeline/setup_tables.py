@@ -205,6 +205,7 @@ def build_operator(b: Builder, lattice: BoxLattice, accuracy: float) -> None:
         OPERATOR_WAVES=OPERATOR_WAVES,
         OFFSET_TILE=OFFSET_TILE,
         MIRRORED=int(mirrored(lattice)),
+        FIRST2=b.waves.start,
     )
     b.table("operator_offsets", tables.offsets, np.int32)
     b.table("operator_aliases", tables.aliases, np.int32)
