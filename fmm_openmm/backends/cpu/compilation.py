@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -26,8 +27,8 @@ from fmm_openmm.openmp import get_num_threads, is_kept, types_of
 MAX_PROCESSES = 4
 
 SECONDS = 120
-"""Time limit of a process, s. Kernels that it has not compiled by then are compiled here at their
-first call."""
+"""Time limit of a kernel, s. If no process has begun another one by then, those that are left are
+compiled here at their first call."""
 
 _log = logging.getLogger("fmm_openmm")
 
@@ -68,13 +69,21 @@ def prepare(kernels: tuple[Callable, ...], dtype: np.dtype) -> None:
         processes = [_start(missing, dtype, claims) for _ in range(count)]
         try:
             for process in filter(None, processes):
-                process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
+                _wait(process, Path(claims))
         finally:
             for process in filter(None, processes):
                 process.kill()
                 process.wait()
+
+
+def _wait(process: subprocess.Popen, claims: Path) -> None:
+    """Wait until a process ends, or until no process has claimed a kernel for ``SECONDS``."""
+    before = None
+    while before != (claimed := len(list(claims.iterdir()))):
+        before = claimed
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SECONDS)
+            return
 
 
 def _signature(kernel, dtype: np.dtype) -> tuple:

@@ -1,13 +1,16 @@
 """The CPU backend's kernels are compiled before they are needed, once, and by several processes."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 import fmm_openmm as fmm
+from fmm_openmm.backends.cpu import compilation
 from fmm_openmm.backends.cpu.compilation import _signature, compile_named
 from fmm_openmm.backends.cpu.direct import DirectSum
 from fmm_openmm.backends.cpu.threads import kernels_in, signatures
@@ -72,6 +75,28 @@ def test_a_kernel_is_compiled_by_one_process(tmp_path, monkeypatch):
     compile_named(names[:1], "float32", tmp_path)
     compile_named(names, "float32", tmp_path)
     assert len(kernels) > 1 and compiled == list(kernels)
+
+
+@pytest.mark.parametrize(("kernels", "outcome"), [(9, 0), (1, -signal.SIGKILL)])
+def test_a_process_may_take_long_but_not_for_a_kernel(kernels, outcome, tmp_path, monkeypatch):
+    """On a busy computer all take minutes, and code that is compiled here at its first call may
+    round otherwise than what later processes load. A process claims kernels for longer than the
+    limit, or claims one and hangs."""
+    program = (
+        "import pathlib, sys, time\n"
+        "for kernel in sys.argv[2:]:\n"
+        "    (pathlib.Path(sys.argv[1]) / kernel).touch()\n"
+        "    time.sleep(0.3)\n"
+        "time.sleep(60 if kernel == '0' else 0)\n"
+    )
+    names = map(str, range(kernels))
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path), *names])
+    while not list(tmp_path.iterdir()):
+        time.sleep(0.01)
+    monkeypatch.setattr(compilation, "SECONDS", 2.0)
+    compilation._wait(process, tmp_path)
+    process.kill()
+    assert process.wait() == outcome
 
 
 SCRIPT = """
