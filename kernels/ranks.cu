@@ -8,13 +8,15 @@
 //                   counts the copies for each rank. A thread per particle
 //   send_copies     makes the copies: those for this rank in place, those for others to be sent. A
 //                   thread per particle
-//   place_copies    appends the parts of the copies to the lists of their boxes, and finds the
-//                   excluded partners of those with a part in the rank's boxes. A thread per copy
+//   place_copies    goes on with those from other ranks. A thread per copy
 //   gather_copies   results of the copies from their parts in the rank's boxes: sums for the
 //                   particles that this rank was given, those of others to be sent. A thread per
 //                   copy
 //   finish          results of the particles from sums over the ranks, and sums over particles. A
 //                   thread per particle
+//
+// What a rank does with a copy that it has: it appends the parts to the lists of their boxes, and
+// finds the excluded partners if a part is in its own boxes.
 //
 // Sets of ranks are masks of 32 bits. A tag of a copy is twice the number of its particle among
 // all, plus 1 if it has a part in the boxes of the rank that has the copy. Copies are ordered by
@@ -98,6 +100,21 @@ struct Copies {
     int* tag;
 };
 
+// Where copies are entered that the rank has.
+struct Places {
+    const int* excluded_start;
+    int* copy_of;    // (all): copy of each particle that has one
+    int2* partners;  // (n): range among all excluded partners, of copies with parts in its boxes
+    Lists lists;
+
+    __device__ __forceinline__ void enter(int copy, int tag, const Located& at) const {
+        const int particle = tag >> 1;
+        copy_of[particle] = copy;
+        if (tag & 1) partners[copy] = {excluded_start[particle], excluded_start[particle + 1]};
+        append_parts(copy, at, lists);
+    }
+};
+
 extern "C" __global__ void send_copies(
     int n, int first /* number of particle 0 among all */,
     const POSITION* __restrict__ positions /* (n, 3) */, const real* __restrict__ charges /* (n) */,
@@ -106,7 +123,10 @@ extern "C" __global__ void send_copies(
     const int* __restrict__ listed /* (2 RANKS, warps): sums up to these */,
     Located* __restrict__ located /* of copies for this rank */, real4* __restrict__ fraction,
     int* __restrict__ tag, Located* __restrict__ sent_located /* for others */,
-    real4* __restrict__ sent_fraction, int* __restrict__ sent_tag, int room, int sent_room) {
+    real4* __restrict__ sent_fraction, int* __restrict__ sent_tag, int room, int sent_room,
+    const int* __restrict__ excluded_start /* (all + 1) */, int* __restrict__ copy_of /* (all) */,
+    int2* __restrict__ partners /* (room) */, int* __restrict__ count /* (BOXES), zeroed */,
+    int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, room) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32,
               warps = gridDim.x * (blockDim.x / 32);
     const int here = listed[2 * warps - 1];
@@ -114,33 +134,32 @@ extern "C" __global__ void send_copies(
     real4 u;
     if (i < n) at = locate(i, positions, charges[i], parameters, u);
     const Copies own = {located, fraction, tag}, sent = {sent_located, sent_fraction, sent_tag};
+    const Places places = {excluded_start, copy_of, partners, {room, count, arrived, next}};
     for_each_list(i < n ? owners[i] : 0, i < n ? wanted[i] : 0, [&](int list, unsigned lanes) {
         if (!(lanes >> lane & 1)) return;
         const int begin = list * warps + i / 32,
                   k = (begin > 0 ? listed[begin - 1] : 0) + __popc(lanes & ((1u << lane) - 1));
-        const Copies& to = list < 2 ? own : sent;
-        const int place = list < 2 ? k : k - here;
-        if (place >= (list < 2 ? room : sent_room)) return;
+        const bool stays = list < 2;
+        const Copies& to = stays ? own : sent;
+        const int place = stays ? k : k - here, tagged = 2 * (first + i) + (list % 2 == 0);
+        if (place >= (stays ? room : sent_room)) return;
         to.located[place] = at;
         to.fraction[place] = u;
-        to.tag[place] = 2 * (first + i) + (list % 2 == 0);
+        to.tag[place] = tagged;
+        if (stays) places.enter(place, tagged, at);
     });
 }
 
 extern "C" __global__ void place_copies(
-    int n /* at most */, const int* __restrict__ copies /* (1) */,
+    int n /* at most */, const int* __restrict__ copies /* (2): of all ranks, of this one */,
     const int* __restrict__ tag /* (n) */, const Located* __restrict__ located /* (n) */,
-    const int* __restrict__ excluded_start /* (all + 1) */,
-    int* __restrict__ copy_of /* (all): copy of each particle that has one */,
-    int2* __restrict__ partners /* (n): their range among all, of copies of its boxes */,
-    int* __restrict__ count /* (BOXES), zeroed */, int* __restrict__ arrived /* (BOXES, LISTED) */,
-    int* __restrict__ next /* (CORNERS, n) */) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= *copies) return;
-    const int particle = tag[i] >> 1;
-    copy_of[particle] = i;
-    if (tag[i] & 1) partners[i] = {excluded_start[particle], excluded_start[particle + 1]};
-    append_parts(i, located[i], {n, count, arrived, next});
+    const int* __restrict__ excluded_start /* (all + 1) */, int* __restrict__ copy_of /* (all) */,
+    int2* __restrict__ partners /* (n) */, int* __restrict__ count /* (BOXES) */,
+    int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, n) */) {
+    const int i = copies[1] + blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= copies[0]) return;
+    const Places places = {excluded_start, copy_of, partners, {n, count, arrived, next}};
+    places.enter(i, tag[i], located[i]);
 }
 
 extern "C" __global__ void gather_copies(

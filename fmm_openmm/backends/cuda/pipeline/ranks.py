@@ -139,19 +139,20 @@ class RankDescription(Description):
             "mark_partners", blocks, BLOCK, given, np.int32(sizes.first), "excluded_start",
             "excluded", "owners", "wanted", "listed",
         )  # fmt: skip
+        b.buffer("partner_range", (b.n, 2), np.int32)
+        lists(b)
         b.stage(SEND, "ranks", send_copies=0)
+        b.memset("count")
         b.launch(
             "send_copies", blocks, BLOCK, given, np.int32(sizes.first), "positions", "charges",
             "parameters", At("owners", sizes.first), "wanted", "listed", "located", "fraction",
-            "tag", "sent_located", "sent_fraction", "sent_tag", np.int32(sizes.copies),
-            np.int32(sizes.sent),
+            "tag", "sent_located", "sent_fraction", "sent_tag", np.int32(b.n),
+            np.int32(sizes.sent), "excluded_start", "copy_of", "partner_range", "count", "arrived",
+            "next",
         )  # fmt: skip
         b.stage(SETUP)
         b.memset("arrived")  # see sort
         b.stage("sort", "ranks", place_copies=0)
-        lists(b)
-        b.buffer("partner_range", (b.n, 2), np.int32)
-        b.memset("count")
         b.launch(
             "place_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), "copies", "tag", "located",
             "excluded_start", "copy_of", "partner_range", "count", "arrived", "next",
