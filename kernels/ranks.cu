@@ -13,7 +13,7 @@
 //                   particles that this rank was given, those of others to be sent. A thread per
 //                   copy
 //   finish          results of the particles from sums over the ranks, and sums over particles. A
-//                   thread per particle
+//                   thread for several particles
 //
 // What a rank does with a copy that it has: it appends the parts to the lists of their boxes, and
 // finds the excluded partners if a part is in its own boxes.
@@ -192,9 +192,8 @@ extern "C" __global__ void __launch_bounds__(256)
            int* ticket /* (1), zeroed */,
            double* __restrict__ sums /* (5): q^2 E^2, q^2 |E|^3, charges and particles without
                                         result, q Phi */) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
     double own[5] = {0, 0, 0, 0, 0};
-    if (i < n) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
         const real4 total = totals[i];
         const real q = charges[i], scale = 1 / real(parameters->field);
         const real x = scale * total.y, y = scale * total.z, z = scale * total.w,
@@ -202,12 +201,13 @@ extern "C" __global__ void __launch_bounds__(256)
         const bool exists = fabs(total.x) <= *largest * parameters->potential &&
                             isfinite(total.y) && isfinite(total.z) && isfinite(total.w);
         if (q != 0) {
-            own[0] = double(q) * double(q) * double(square);
-            own[1] = own[0] * double(sqrt(square));
-            own[2] = !exists;
+            const double work = double(q) * double(q) * double(square);
+            own[0] += work;
+            own[1] += work * double(sqrt(square));
+            own[2] += !exists;
         }
-        own[3] = !exists;
-        if (exists) own[4] = double(q) * double(total.x);
+        own[3] += !exists;
+        if (exists) own[4] += double(q) * double(total.x);
         const real none = real(nan(""));
         potentials[i] = exists ? total.x : none;
         const real field[3] = {total.y, total.z, total.w};

@@ -56,6 +56,9 @@ FINISH, RESULTS = "finish", ("potentials", "fields", "forces")
 
 BLOCK, FINISH_BLOCK = 128, 256
 
+FINISH_BLOCKS = 16
+"""Blocks of the stage finish per multiprocessor, at most: the last one adds up what all have."""
+
 
 @dataclass(frozen=True, eq=False)
 class RankSizes:
@@ -214,7 +217,8 @@ class RankDescription(Description):
             "totals",
         )  # fmt: skip
         b.stage(FINISH, "ranks", finish=0)
-        blocks = max(1, -(-given // FINISH_BLOCK))
+        blocks = min(-(-given // FINISH_BLOCK), FINISH_BLOCKS * b.device.multiprocessors)
+        blocks = max(1, blocks)
         b.buffer("largest", 1, np.float64)
         b.buffer("potentials", given, b.real)
         b.buffer("fields", (given, 3), b.real)

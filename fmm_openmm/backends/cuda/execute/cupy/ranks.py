@@ -30,6 +30,8 @@ class GpuRank:
         self._device, self.name = cupy.cuda.Device(), device_name()
         self._stream = cupy.cuda.Stream(non_blocking=True, priority=FOREMOST)
         self._nccl: Any = None
+        self._copied = cupy.cuda.Event(disable_timing=True)
+        self._host: np.ndarray | None = None
 
     @property
     def place(self) -> tuple[str, str]:
@@ -72,17 +74,18 @@ class GpuRank:
             return Run(program, given)
 
     def read(self, array: cupy.ndarray) -> Callable[[], np.ndarray]:
-        """Queue a copy of an array to the host. Returns what waits for it, but not for what is
-        queued after it."""
+        """Queue a copy of an array to the host, where the next one replaces it. Returns what waits
+        for it, but not for what is queued after it."""
         array = cupy.ascontiguousarray(array)
-        memory = cupy.cuda.alloc_pinned_memory(array.nbytes)
-        host = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
+        if self._host is None or self._host.nbytes != array.nbytes:
+            memory = cupy.cuda.alloc_pinned_memory(array.nbytes)
+            self._host = np.frombuffer(memory, array.dtype, array.size)
+        host = self._host.view(array.dtype).reshape(array.shape)
         array.get(out=host, blocking=False)
-        event = cupy.cuda.Event(disable_timing=True)
-        event.record()
+        self._copied.record()
 
         def wait() -> np.ndarray:
-            event.synchronize()
+            self._copied.synchronize()
             return host
 
         return wait
