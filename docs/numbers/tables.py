@@ -472,6 +472,21 @@ def distributed() -> list[Row]:
     ]
 
 
+def distributed_gpus() -> list[Row]:
+    """An evaluation on one GPU and shared by several."""
+    return [
+        {
+            "atoms of water, tolerance": f"{row['atoms']:,}, {row['tolerance']:g}",
+            "GPUs": str(row["ranks"]),
+            "evaluation, ms": f"{1e3 * row['seconds']:.1f}",
+            "`CoulombSolver` on one, ms": f"{1e3 * row['one_rank_seconds']:.1f}",
+            "memory a GPU, GB": f"{1e-9 * row['memory']:.1f}",
+            "`CoulombSolver`'s, GB": f"{1e-9 * row['one_rank_memory']:.1f}",
+        }
+        for row in rows_of("distributed_gpus")
+    ]
+
+
 def coefficients() -> list[Row]:
     (own, copy), (share, everything) = computing()[0], memory()[0]
     return [
@@ -582,6 +597,7 @@ TABLES = {
     "groups": Table("docs/howto/one-evaluation.md", ("groups",), among_groups),
     "slab": Table("docs/howto/slabs.md", ("slab",), slab),
     "distributed": Table(RANKS, ("distributed",), distributed),
+    "distributed_gpus": Table("docs/howto/mpi.md", ("distributed_gpus",), distributed_gpus),
     "coefficients": Table(RANKS, ("distributed",), coefficients),
     "plan": Table(RANKS, ("solver", "ten_million"), plan),
 }
