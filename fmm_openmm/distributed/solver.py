@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmm_openmm.arrays import is_on_device, namespace, to_host
+from fmm_openmm.arrays import bounds, is_on_device, namespace, to_host
 from fmm_openmm.backends import backend_class, turn
 from fmm_openmm.boundary import Boundary, check_neutral
 from fmm_openmm.box import Frame, check_box_vectors
@@ -467,7 +467,7 @@ def _ends(x) -> tuple[np.ndarray, np.ndarray]:
     """The lowest and the highest coordinates; infinite without particles."""
     if not len(x):
         return np.full(3, np.inf), np.full(3, -np.inf)
-    return to_host(x.min(0)), to_host(x.max(0))
+    return bounds(x)
 
 
 def _moved(x, by: np.ndarray):

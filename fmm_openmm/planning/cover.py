@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from fmm_openmm.arrays import bounds
 from fmm_openmm.boundary import EMPTY_SPACE, Boundary
 from fmm_openmm.box import DISTANT, PaddedLattice, choose_counts, deformation
 from fmm_openmm.errors import warn
@@ -87,7 +88,7 @@ def cover(
     Raises:
         ValueError: particles are too far apart for the cell of a slab or wire.
     """
-    low, high = positions.min(0), positions.max(0)
+    low, high = bounds(positions)
     extent = high - low
     boundary = Boundary.from_cell(cell)
     if kept and boundary.is_partial and (extent < FARTHER * kept.capacity).all():

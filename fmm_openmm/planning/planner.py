@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from fmm_openmm.arrays import is_on_device, to_host
+from fmm_openmm.arrays import bounds, is_on_device, to_host
 from fmm_openmm.expansions.error import rounding_of_positions, single_noise
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.forces import ForceErrors, ForceLimits
@@ -235,7 +235,7 @@ class Planner:
             cell = problem.cell if cell is None else cell
             if problem.uses_region:
                 region = self.latest and self.latest.scaled(cell)
-                extent = _bounds(problem.gather(positions, cell))
+                extent = bounds(problem.gather(positions, cell))
                 fits = isinstance(region, Region) and region.cover(*extent) is not None
             else:
                 problem = problem.with_positions(positions, cell)
@@ -333,7 +333,7 @@ class Planner:
         if not isinstance(boxes, Region):
             return boxes
         x = self.problem.gather(positions, cell, None if left else boxes.centre)
-        return (Region.centred_on if left else Region.cover)(boxes, *_bounds(x))
+        return (Region.centred_on if left else Region.cover)(boxes, *bounds(x))
 
     def _chosen(self, positions, cell: np.ndarray) -> Boxes:
         """New boxes; over the whole periodic cell from the moment when these are cheaper."""
@@ -350,10 +350,3 @@ class Planner:
             problem = self.problem.over_whole_cell(positions, cell)
             self.revise(problem if self._fixed_cell else replace(problem, cell=cell))
         return self.problem.filling(cell, self.latest)
-
-
-def _bounds(points) -> tuple[np.ndarray, np.ndarray]:
-    """Lowest and highest coordinates of points, shape (n, 3), on the host or a device, along each
-    axis; (3,) float64."""
-    low, high = (to_host(bound).astype(np.float64) for bound in (points.min(0), points.max(0)))
-    return low, high
