@@ -47,6 +47,11 @@ def built(path: Path, *arguments, text: str | None = None) -> Path:
 
 def library(folder: Path, name: str, *arguments, text: str | None = None) -> ctypes.CDLL:
     """Sources and options as a library; ``text`` is another source."""
+    return ctypes.CDLL(str(shared(folder, name, *arguments, text=text)))
+
+
+def shared(folder: Path, name: str, *arguments, text: str | None = None) -> Path:
+    """The file of :func:`library`."""
     arguments = (*SHARED, *arguments, *(("-x", "c++", "-") if text else ()))
     key = digest(version(), *arguments, run(*arguments, "-E", text=text))
-    return ctypes.CDLL(str(built(folder / f"{name}_{key}.so", *arguments, text=text)))
+    return built(folder / f"{name}_{key}.so", *arguments, text=text)

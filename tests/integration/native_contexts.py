@@ -26,10 +26,9 @@ def on_gpu(test):
     return pytest.mark.gpu(without_gpu(test))
 
 
-with_two = pytest.mark.skipif(
-    REASON is not None or len(openmm.Platform.getPlatformByName("CUDA").getDevices()) < 2,
-    reason="needs two GPUs",
-)
+DEVICES = [] if REASON else openmm.Platform.getPlatformByName("CUDA").getDevices()
+with_two = pytest.mark.skipif(len(DEVICES) < 2, reason="needs two GPUs")
+with_three = pytest.mark.skipif(len(DEVICES) < 3, reason="needs three GPUs")
 on_devices = pytest.mark.parametrize("devices", ["0", pytest.param("0,1", marks=with_two)])
 CHARGES = {Delivery.CHARGES, Delivery.FORCES}
 BOXES = {Delivery.PARAMETERS, Delivery.FORCES}

@@ -2,6 +2,9 @@
 
 import copy
 import logging
+import os
+import subprocess
+import sys
 
 import numpy as np
 import openmm
@@ -11,14 +14,17 @@ from openmm import unit
 import fmm_openmm as fmm
 from fmm_openmm.bench.systems import Sample, tiled, with_every_atom_a_site
 from fmm_openmm.integration.native import session
+from tests import compiler
 from tests.integration.boxes import Box, energy_of, relative_difference
 from tests.integration.native_contexts import (
+    DEVICES,
     ROUNDING,
     context_of,
     converted,
     coulomb,
     droplet_in_a_cell,
     on_gpu,
+    with_three,
     with_two,
 )
 
@@ -37,10 +43,10 @@ def state_of(context):
     return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
 
 
-def on_one_and_on_two(box, precision="mixed", read=state_of, **options):
-    """Energy and forces with one device and with two."""
+def on_one_and_on_several(box, precision="mixed", read=state_of, several=BOTH, **options):
+    """Energy and forces with one device and, twice, with several."""
     found = []
-    for devices in (None, BOTH):
+    for devices in (None, several):
         mine = copy.deepcopy(box)
         force = converted(mine, devices=devices, **options)
         context = context_of(mine, precision)
@@ -62,8 +68,39 @@ def check(found, accuracy):
 @pytest.mark.parametrize("system", ["water", "chains"])
 def test_results_are_those_of_one_device(request, system, precision):
     box = request.getfixturevalue(system)
-    check(on_one_and_on_two(box, precision, coulomb), ROUNDING[precision])
-    check(on_one_and_on_two(box, precision), ROUNDING[precision])
+    check(on_one_and_on_several(box, precision, coulomb), ROUNDING[precision])
+    check(on_one_and_on_several(box, precision), ROUNDING[precision])
+
+
+@on_gpu
+@with_three
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_more_than_two_devices(water, precision):
+    several = list(range(len(DEVICES)))
+    check(on_one_and_on_several(eight(water), precision, several=several), ROUNDING[precision])
+
+
+@on_gpu
+@with_two
+def test_without_peer_access(pytestconfig, folder):
+    """The driver copies through the memory of the host."""
+    denial = compiler.shared(
+        folder,
+        "no_peer_access",
+        text='extern "C" int cuDeviceCanAccessPeer(int* access, int, int) { return *access = 0; }',
+    )
+    environment = {name: value for name, value in os.environ.items() if "XDIST" not in name}
+    test = f"{__file__}::{test_results_are_those_of_one_device.__name__}"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--log-cli-level=INFO", test],
+        cwd=pytestconfig.rootpath,
+        env=environment | {"LD_PRELOAD": str(denial)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "data pass through the memory of the host" in done.stdout
+    assert "peer access" not in done.stdout
 
 
 @on_gpu
@@ -74,7 +111,7 @@ def test_lists_of_every_pair(water, precision):
     every_atom = with_every_atom_a_site(Sample(water.system, water.positions, 0 * water.positions))
     box = eight(Box(every_atom.system, every_atom.positions))
     box.nonbonded.setCutoffDistance(1.2)
-    check(on_one_and_on_two(box, precision), ROUNDING[precision])
+    check(on_one_and_on_several(box, precision), ROUNDING[precision])
 
 
 @on_gpu
@@ -152,7 +189,7 @@ def test_deterministic_forces(water):
 @with_two
 @pytest.mark.parametrize("edge", [12.0, None])
 def test_a_droplet(edge):
-    check(on_one_and_on_two(droplet_in_a_cell(edge)), ROUNDING["mixed"])
+    check(on_one_and_on_several(droplet_in_a_cell(edge)), ROUNDING["mixed"])
 
 
 @on_gpu
