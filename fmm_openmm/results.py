@@ -282,8 +282,8 @@ def name_coincidence(
 
 
 def like(result: "CoulombResult | ChargeSetsResult", positions):
-    """The result with arrays on the device of the positions."""
-    if not is_on_device(positions):
+    """The result with arrays on the device of the positions, if they lie on one."""
+    if not is_on_device(positions) or is_on_device(result.potentials):
         return result
     xp = sys.modules["cupy"]  # whose array it is
     arrays = {

@@ -143,7 +143,7 @@ def test_sets_of_charges_agree_with_single_ones(
     small = 1e-12 if dtype == np.float64 else 2e-5
     for each in (charges, charges[::-1]):
         emulator.buffers["sets"][...] = each.T
-        emulator.run(SUMMING)
+        emulator.run((*SUMMING, "gather"))
         potentials, vectors = alone.evaluate(each, True)
         scale = COULOMB_CONSTANT / width
         found = emulator.buffers["potentials"] / scale

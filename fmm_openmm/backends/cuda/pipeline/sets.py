@@ -16,8 +16,11 @@ MOST_SETS = 8
 SORTING = ("sort", "p2m")
 """The stages that depend on the positions alone."""
 
-SUMMING = ("p2m_sets", "lattice", "l2p", "p2p", "gather")
-"""The stages that depend on the charges, too."""
+SUMMING = ("p2m_sets", "lattice", "l2p", "p2p")
+"""The stages that depend on the charges, too, before "gather" writes the results."""
+
+RESULTS = ("potentials", "fields", "forces")
+"""Buffers of the results, the last arguments of the kernel of "gather"."""
 
 P2M_BYTES = 76 * 1024
 """Bytes of shared memory of a block of p2m_sets, as far as that is possible: three of them fit on a
@@ -83,12 +86,11 @@ class SetsDescription(Description):
     def gather(self, parts, out):
         b = self._b
         b.stage("gather", "gather_sets", gather_sets=0)
-        b.buffer("potentials", (b.sets, b.n), b.real)
-        b.buffer("fields", (b.sets, b.n, 3), b.real)
-        b.buffer("forces", (b.sets, b.n, 3), b.real)
+        for name, shape in zip(RESULTS, ((), (3,), (3,)), strict=True):
+            b.buffer(name, (b.sets, b.n, *shape), b.real)
         b.launch(
             "gather_sets", -(-b.n * b.sets // 256), 256, np.int32(b.n), parts.start, parts.box,
-            parts.weight, "place", *out, "parameters", "sets", "potentials", "fields", "forces",
+            parts.weight, "place", *out, "parameters", "sets", *RESULTS,
         )  # fmt: skip
         return "potentials", "fields"
 

@@ -129,7 +129,7 @@ def test_a_kernel_precedes_the_others_in_the_graph(evaluator):
 
     def queued(kernel, argument):
         notes.clear()
-        evaluator.queue(lambda run: Call(kernel, 1, 1, (argument,)), 1.0)
+        evaluator.queue(lambda run: Call(kernel, (1, 1, 1), 1, (argument,)), 1.0)
         return [*notes]
 
     def kernel(grid, block, arguments):
@@ -159,7 +159,7 @@ def test_a_kernel_alone_in_a_graph(evaluator):
 
     for argument in 1, 2:
         notes.clear()
-        evaluator.run.launch(Call(kernel, 1, 1, (argument,)))
+        evaluator.run.launch(Call(kernel, (1, 1, 1), 1, (argument,)))
         if argument == 1:
             (_, stream), (begin, own), (_, captured), end, *_ = notes
             assert (stream, begin, end) == (caller, "capture", ("captured", own))

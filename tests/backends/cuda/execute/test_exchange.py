@@ -9,6 +9,7 @@ import pytest
 
 from tests import emulator
 from tests.compiler import COMPILER
+from tests.support.cupy_on_host import Buffer, Module
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy", exc_type=ImportError)
 from fmm_openmm.backends.cuda.execute.cupy import exchange, graph  # noqa: E402
@@ -17,7 +18,6 @@ if COMPILER is None:
     pytest.skip("needs a C++ compiler", allow_module_level=True)
 
 N, LENGTH, ENERGY = 130, 0.1, 4.184
-PASSED = {int: ctypes.c_longlong, float: ctypes.c_double}
 SHAPES = {
     "positions": (N, 3),
     "charges": N,
@@ -26,34 +26,6 @@ SHAPES = {
     "potentials": N,
     "virial": (3, 3),
 }
-
-
-class Buffer(np.ndarray):
-    """An array on the host whose address is where that of CuPy's arrays is."""
-
-    data = property(lambda self: SimpleNamespace(ptr=self.ctypes.data))
-
-
-class Kernel:
-    """A kernel of CuPy that runs on the host."""
-
-    def __init__(self, launcher):
-        self._launcher, self.kernel = launcher, SimpleNamespace(ptr=id(self))
-        launcher.restype = ctypes.c_char_p
-
-    def __call__(self, grid, block, arguments):
-        passed = [
-            PASSED[type(each)](each)
-            if type(each) in PASSED
-            else ctypes.create_string_buffer(each.tobytes(), each.nbytes)
-            for each in arguments
-        ]
-        self.run(*grid, *block, (ctypes.c_void_p * len(passed))(*map(ctypes.addressof, passed)))
-
-    def run(self, blocks, threads, addresses):
-        """Run with arguments at these addresses."""
-        fault = self._launcher(blocks, 1, 1, threads, addresses)
-        assert fault is None, fault.decode()
 
 
 class Driver:
@@ -76,21 +48,20 @@ class Driver:
         assert node.value == self.NODE
         node = parameters._obj
         assert node.function == self.kernel.kernel.ptr
-        assert (node.blocks_y, node.blocks_z, node.threads_y, node.threads_z) == (1, 1, 1, 1)
+        assert (node.threads_y, node.threads_z) == (1, 1)
         self.changes, self.node = self.changes + 1, node
         return 0
 
     def launch(self, executable, stream):
-        self.kernel.run(
-            self.node.blocks_x, self.node.threads_x, ctypes.c_void_p(self.node.arguments)
-        )
+        node = self.node
+        blocks = node.blocks_x, node.blocks_y, node.blocks_z
+        self.kernel.run(*blocks, node.threads_x, ctypes.c_void_p(node.arguments))
 
 
 @pytest.fixture
 def on_host(monkeypatch, folder):
     def load(stage, macros):
-        library = emulator.compiled(stage, macros, ["take", "give"], folder)
-        return SimpleNamespace(get_function=lambda name: Kernel(getattr(library, f"launch_{name}")))
+        return Module(emulator.compiled(stage, macros, ["take", "give"], folder))
 
     emulator.machine(folder)
     monkeypatch.setattr(exchange, "load", load)

@@ -49,6 +49,16 @@ def assign(buffer: cupy.ndarray, values) -> None:
         buffer[...] = values
 
 
+def contiguous(values, *dtypes: type) -> cupy.ndarray:
+    """Values, on the host or a device, as a contiguous array on the current device; the same array
+    if that is one of these types, else a copy of the first type."""
+    values = cupy.asarray(values)
+    is_here = values.flags.c_contiguous and values.device == cupy.cuda.Device()
+    return (
+        values if is_here and values.dtype in dtypes else cupy.array(values, dtypes[0], order="C")
+    )
+
+
 @dataclass(frozen=True)
 class _Foreign:
     """A stream that follows CUDA's stream protocol."""
@@ -135,7 +145,7 @@ class Given(NamedTuple):
         """The launch of a kernel for the numbers of a program of this size, bytes."""
         device = cupy.cuda.runtime.getDevice()
         kernel = _kernel(name, device, size, self.position_size, self.charge_size)
-        blocks = -(-self.particles // BLOCK)
+        blocks = -(-self.particles // BLOCK), 1, 1
         return Call(kernel, blocks, BLOCK, (np.int32(self.particles), *arguments))
 
 

@@ -148,6 +148,19 @@ class Run:
                 with (caller, *self._side)[stream]:
                     step()
 
+    def call(self, stage: str) -> Call:
+        """The launch of a kernel that a stage consists of, by the addresses of its buffers."""
+        (step,) = (step for step in self._program.steps_of(stage) if isinstance(step, Launch))
+        arguments = tuple(
+            self._address(argument) if isinstance(argument, At) else argument
+            for argument in step.arguments
+        )
+        return Call(self._kernels[step.kernel], step.grid, step.block, arguments)
+
+    def _address(self, argument: At) -> int:
+        buffer = self.buffers[argument.buffer]
+        return buffer.data.ptr + argument.element * buffer.itemsize
+
     def replay(self, *stages: str, first: Call | None = None) -> None:
         """Queue these stages or, without names, all but the set-up, as a CUDA graph, which the
         first call captures; on request after a kernel ``first`` in the same graph, whose arguments
@@ -158,11 +171,11 @@ class Run:
                 first.queue()
             self.queue(*stages)
 
-        self._replay((stages, first and first.kernel), queue, first)
+        self._replay((stages, first and first[:3]), queue, first)
 
     def launch(self, call: Call) -> None:
         """Queue a kernel as a CUDA graph of its own: the host takes longer to launch a kernel."""
-        self._replay(call.kernel, call.queue, call)
+        self._replay(call[:3], call.queue, call)
 
     def _replay(self, key: Any, queue: Callable[[], None], first: Call | None) -> None:
         """Queue a graph of what ``queue`` queues; ``first`` is the kernel that it begins with."""

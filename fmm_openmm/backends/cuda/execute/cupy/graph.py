@@ -23,18 +23,19 @@ class Call(NamedTuple):
 
     Attributes:
         kernel: a kernel of CuPy on the current device.
-        blocks, threads: number of blocks, and of threads per block.
+        blocks: number of blocks along each axis.
+        threads: number of threads per block.
         arguments: addresses, floating-point numbers and 32-bit integers of NumPy.
     """
 
     kernel: Any
-    blocks: int
+    blocks: tuple[int, int, int]
     threads: int
     arguments: tuple
 
     def queue(self) -> None:
         """Queue the kernel on the current stream."""
-        self.kernel((self.blocks,), (self.threads,), self.arguments)
+        self.kernel(self.blocks, (self.threads,), self.arguments)
 
 
 class _KernelNode(ctypes.Structure):
@@ -84,7 +85,7 @@ class Graph:
         self._addresses = (ctypes.c_void_p * len(addresses))(*addresses)
         self._parameters = _KernelNode(
             first.kernel.kernel.ptr,
-            *(first.blocks, 1, 1, first.threads, 1, 1),
+            *(*first.blocks, first.threads, 1, 1),
             arguments=ctypes.addressof(self._addresses),
         )
         set_node = _driver().cuGraphExecKernelNodeSetParams
