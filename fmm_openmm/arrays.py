@@ -16,6 +16,11 @@ def to_host(array) -> np.ndarray:
     return array.get() if is_on_device(array) else array
 
 
+def to_device(array: np.ndarray) -> Any:
+    """The array as a CuPy array on the current GPU. CuPy must have been imported."""
+    return sys.modules["cupy"].asarray(array)
+
+
 def inner(a: np.ndarray, b: np.ndarray) -> float:
     """``sum_i a_i b_i`` of arrays on the host, shape (n,). BLAS would use threads, which on busy
     processors wait for each other for milliseconds."""

@@ -80,6 +80,7 @@ class Evaluation:
     evaluator_class: Any
     _last: tuple[int, Any] | None  # of the last evaluation on the device: choice and evaluator
     _limits: tuple[int, ForceLimits] | None  # choice of a plan, and limits of its forces
+    _looks_back = True  # examines the forces on the device at the next evaluation
 
     def __init__(
         self,
@@ -136,10 +137,10 @@ class Evaluation:
 
     def separate(self) -> "Evaluation":
         """A copy with the same evaluators, whose evaluations leave no trace in the plans of this
-        one."""
+        one, and are examined at once."""
         made = copy.copy(self)
         made.planner, made.evaluators = copy.copy(self.planner), copy.copy(self.evaluators)
-        made._forget_forces()
+        made._last, made._looks_back = None, False
         made.variants = {name: variant.separate() for name, variant in self.variants.items()}
         return made
 
@@ -205,6 +206,14 @@ class Evaluation:
             return evaluator, evaluator.run
 
         return self._retried(lambda: self._suited(queued))
+
+    def is_defined(self, result: CoulombResult) -> bool:
+        """Whether the last result, on the device, is defined for all particles; of another one the
+        host says which particles are at the same place."""
+        boxes = self.planner.latest
+        largest = MAX_POTENTIAL * float(np.abs(self.charges).max())
+        limit = largest * COULOMB_CONSTANT / boxes.width
+        return float(abs(result.potentials).max()) <= limit  # False for NaN
 
     def with_virial(self, positions, cell: np.ndarray) -> CoulombResult:
         """The result with the virial."""
@@ -502,8 +511,8 @@ class Evaluation:
         """The result of an evaluation on the device, with parameters that suit its forces.
 
         An evaluation is waited for, and its forces are examined, if it is the first with its
-        parameters, or in a region, whose energy is read in any case. Others are examined at the
-        next evaluation.
+        parameters, in a region, whose energy is read in any case, or of a separate copy. Others
+        are examined at the next evaluation.
 
         Args:
             evaluate: returns the evaluator, whose work it has queued, and the result.
@@ -511,7 +520,8 @@ class Evaluation:
         self._look_back()
         while True:
             evaluator, result = evaluate()
-            waits = not self.planner.is_examined or self.planner.problem.uses_region
+            is_examined, problem = self.planner.is_examined, self.planner.problem
+            waits = not (is_examined and self._looks_back) or problem.uses_region
             if waits:
                 evaluator.wait()
             if not waits or self._suits(evaluator):

@@ -52,7 +52,8 @@ class Frame:
         if cell is None or is_no_cell(cell):
             return cls(positions, None, time)
         box, rotation = standard_orientation(cell, name)
-        return cls(positions @ rotation, box, time)
+        turned = positions if np.array_equal(rotation, np.eye(3)) else positions @ rotation
+        return cls(turned, box, time)
 
 
 def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> Iterator[Frame]:

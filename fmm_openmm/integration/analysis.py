@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fmm_openmm.arrays import to_host
 from fmm_openmm.checks import check_choice, check_integer
 from fmm_openmm.integration.frame_solver import FrameSolver
 from fmm_openmm.integration.frame_tasks import FrameTasks, Given
@@ -114,7 +115,11 @@ def evaluate_quantities(
 ) -> tuple:
     """The quantities of a frame."""
     result = solver.compute(positions, box_vectors, virial="virial" in quantities)
-    return tuple(
-        getattr(result, name) if name in EXACT else getattr(result, name).astype(dtype)
-        for name in quantities
-    )
+    row: list[Any] = []
+    for name in quantities:
+        values = to_host(getattr(result, name))
+        if name == "energy":
+            row.append(float(np.ravel(values)[0]))  # shape (1,) from a GPU
+        else:
+            row.append(values if name in EXACT else values.astype(dtype))
+    return tuple(row)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fmm_openmm.arrays import to_host
+from fmm_openmm.arrays import is_on_device, to_device, to_host
 from fmm_openmm.boundary import EMPTY_SPACE, Boundary
 from fmm_openmm.box import Frame
 from fmm_openmm.checks import check_positions
@@ -85,16 +85,16 @@ class FrameSolver:
         return self._evaluate(self, *self._placement.place(positions, box_vectors))
 
     def compute(self, positions, box_vectors, **wanted) -> CoulombResult:
-        """See :meth:`fmm_openmm.CoulombSolver.compute`."""
+        """See :meth:`fmm_openmm.CoulombSolver.compute`. On a GPU results may stay there."""
         solver = self._solver
         box_vectors = None if self._boundary.is_open else box_vectors
         if not self._is_sealed:
-            return solver.compute(positions, box_vectors, **wanted)
+            return _computed(solver, positions, box_vectors, **wanted)
         evaluation = solver.evaluation
         present = _with_evaluation(solver, evaluation.separate())
         if evaluation.method == "fmm":
             present.evaluation.planner = copy.copy(self._planner(positions, box_vectors))
-        result = present.compute(positions, box_vectors, **wanted)
+        result = _computed(present, positions, box_vectors, **wanted)
         if present.backend != solver.backend:  # the memory of the GPU did not suffice
             self._start(fresh_copy(present))
         if evaluation.method == "fmm":
@@ -143,6 +143,17 @@ class FrameSolver:
             return EMPTY_SPACE
         given = self._solver.box_vectors if box_vectors is None else box_vectors
         return self._boundary.cell(given)
+
+
+def _computed(solver: CoulombSolver, positions, box_vectors, **wanted) -> CoulombResult:
+    """See :meth:`fmm_openmm.CoulombSolver.compute`; on the GPU where boxes cover a periodic cell,
+    so that only what is read is copied back."""
+    if "points" not in wanted and solver.evaluation.can_queue(**wanted):
+        x = check_positions(to_host(positions), len(solver.charges))
+        result = solver.compute(to_device(x), box_vectors, **wanted)
+        if not is_on_device(result.potentials) or solver.evaluation.is_defined(result):
+            return result
+    return solver.compute(positions, box_vectors, **wanted)
 
 
 def fresh_copy(solver: CoulombSolver) -> CoulombSolver:

@@ -23,10 +23,10 @@ def water():
 
 
 @pytest.mark.slow
-def test_frames_are_those_of_the_solver(water):
+def test_frames_are_those_of_the_solver(water, backend):
     _, system, frames, boxes = water
     charges = fmm.ChargeSystem.from_openmm(system, frames[0])
-    solver = charges.solver(tolerance=1e-5)
+    solver = charges.solver(tolerance=1e-5, backend=backend)
     pairs = list(zip(frames, boxes, strict=True))
     quantities = ("energy", "forces", "potentials", "fields")
     found = fmm.analyse(pairs, solver, quantities, dtype=np.float32)
@@ -44,11 +44,12 @@ def test_frames_are_those_of_the_solver(water):
 
 
 @pytest.mark.slow
-def test_virial(water):
+def test_virial(water, backend):
     """The trace is the energy, which is homogeneous of degree -1."""
     _, system, frames, boxes = water
     pairs = list(zip(frames, boxes, strict=True))
-    solver = fmm.ChargeSystem.from_openmm(system, frames[0]).solver(tolerance=1e-5)
+    charges = fmm.ChargeSystem.from_openmm(system, frames[0])
+    solver = charges.solver(tolerance=1e-5, backend=backend)
     found = fmm.analyse(pairs, solver, ("energy", "virial"))
     assert found["virial"].shape == (FRAMES, 3, 3)
     assert np.trace(found["virial"], axis1=1, axis2=2) == pytest.approx(found["energy"])
@@ -160,6 +161,15 @@ def test_a_frame_that_is_invalid(water):
             assert np.array_equal(found, expected[np.minimum(caught.value.frames, 2)])
     with pytest.raises(ValueError, match="`positions` must have shape"):
         fmm.analyse(given[2:], solver)
+
+
+def test_particles_at_the_same_place_are_named(water, backend):
+    _, system, frames, _ = water
+    solver = fmm.ChargeSystem.from_openmm(system, frames[0]).solver(backend=backend)
+    wrong = frames[1].copy()
+    wrong[3] = wrong[0]
+    with pytest.raises(fmm.AnalysisError, match=r"frame 1 .*0 and 3"):
+        fmm.analyse([frames[0], wrong], solver)
 
 
 def test_a_file_that_ends_too_soon(water):
