@@ -34,7 +34,7 @@ def system(sets=4, n=60):
     x, q = random_charges(n, SKEWED, net=0.5)
     x[1], x[2] = x[0] + [0.1, 0.0, 0.0], x[0] + [0.0, 0.08, 0.05]
     charges = np.random.default_rng(1).normal(size=(sets, n))
-    charges[0], charges[1, 8:] = q, 0.0  # the solver's own, and those of a few particles
+    charges[0], charges[1, 8:], charges[2, 4:] = q, 0.0, 0.0  # the solver's own; of few particles
     return x, q, charges
 
 

@@ -220,7 +220,10 @@ class CpuChargeSets(RepeatedEvaluation):
             Moments(each, charge.sum(), charge @ x, charge @ (x * x))
             for each, charge in zip(boxes, q.astype(np.float64), strict=True)
         ]
-        local = np.stack([expand(stages, parts, each) for each in moments])
+        if stages.octree.levels:
+            local = np.stack([expand(stages, parts, each) for each in moments])
+        else:
+            local = lattice_m2l(boxes, stages.operator, stages.lattice, stages.order)
         traces = np.stack(
             [polynomial(stages.lattice, each.charge, each.dipole, each.square) for each in moments]
         )

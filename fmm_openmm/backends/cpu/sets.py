@@ -20,14 +20,18 @@ TILE = 64
 precision before the sum is added in float64; a multiple of the block of :mod:`.p2p`."""
 
 
-def charged_boxes(charges: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Whether boxes hold charges of each set, shape (sets, boxes)."""
+FEW = 8
+"""A set is summed charge by charge where at most one in so many sources is charged."""
+
+
+def count_charges(charges: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Number of charges of each set in each box, shape (sets, boxes)."""
     before = np.zeros((len(charges), start[-1] + 1), np.int64)
     np.cumsum(charges != 0.0, axis=1, out=before[:, 1:])
-    return np.ascontiguousarray(before[:, start[1:]] > before[:, start[:-1]])
+    return np.ascontiguousarray(np.diff(before[:, start]))
 
 
-@kernel("real[:,::1], real[:,::1], b1[:,::1], i8[::1], i8[::1], i8, i8, real[:,:,::1]")
+@kernel("real[:,::1], real[:,::1], i8[:,::1], i8[::1], i8[::1], i8, i8, real[:,:,::1]")
 def _p2m_sets(x, charges, filled, start, slots, order, chunks, moments):
     real = moments.dtype.type
     sets, terms, boxes = moments.shape
@@ -56,7 +60,7 @@ def _p2m_sets(x, charges, filled, start, slots, order, chunks, moments):
 def p2m_sets(parts: Parts, charges: np.ndarray, slots: np.ndarray, order: int) -> np.ndarray:
     """Moments of all sets of charges, see :meth:`fmm_openmm.stages.Stages.p2m`."""
     moments = np.empty((len(charges), (order + 1) ** 2, len(slots)), parts.x.dtype)
-    filled, chunks = charged_boxes(charges, parts.start), chunk_count(len(slots))
+    filled, chunks = count_charges(charges, parts.start), chunk_count(len(slots))
     _p2m_sets(parts.x, charges, filled, parts.start, slots, order, chunks, moments)
     return moments
 
@@ -138,11 +142,62 @@ def l2p_sets(
 
 
 @inline
+def _copy_charges(charges, number, start, near, source, begin, padded, few, charge, index):
+    """Copy the charges of a set of the near boxes into ``charge`` (capacity,), and with ``few``
+    only those that are not zero, with their places among the sources in ``index``.
+
+    Args:
+        number: of charges that are not zero in each box.
+    """
+    zero, used = charges.dtype.type(0.0), 0
+    for row in range(len(near)):
+        if few and number[source[row]] == 0:
+            continue
+        first = start[source[row]]
+        for j in range(start[source[row] + 1] - first):
+            q = charges[first + j]
+            if not few:
+                charge[begin[row] + j] = q
+            elif q != zero:
+                charge[used], index[used] = q, begin[row] + j
+                used += 1
+    if not few:
+        for j in range(begin[-1] + start[source[-1] + 1] - start[source[-1]], padded):
+            charge[j] = zero
+
+
+@inline
+def _add_potentials(x, y, z, buffer, charge, index, few, length, inverse, phi):
+    """Add to ``phi`` (sets,) what the first ``length`` sources contribute at (x, y, z).
+
+    Args:
+        buffer: their coordinates and whether they count, shape (4, capacity).
+        charge, index, few: charges of each set, see :func:`_copy_charges`; ``few`` is their number
+            where zeros are left out, else 0.
+        inverse: scratch, shape (capacity,).
+    """
+    bx, by, bz, bm = buffer[0], buffer[1], buffer[2], buffer[3]
+    for j in range(length):
+        dx, dy, dz = x - bx[j], y - by[j], z - bz[j]
+        inverse[j] = bm[j] / np.sqrt(dx * dx + dy * dy + dz * dz)
+    for k in range(len(phi)):
+        total = 0.0
+        for n in range(few[k]):
+            total += np.float64(charge[k, n] * inverse[index[k, n]])
+        for block in range(0, 0 if few[k] else length, TILE):
+            q, tile = charge[k, block:], inverse[block:]
+            s = inverse.dtype.type(0.0)
+            for j in range(TILE):
+                s += q[j] * tile[j]
+            total += s
+        phi[k] += total
+
+
+@inline
 def _add_sources(x, y, z, buffer, charge, length, tile, phi, field):
     """Add to ``phi`` (sets,) and ``field`` (sets, 3) what the first ``length`` sources contribute
-    at (x, y, z). ``buffer`` (4, capacity) holds their coordinates and whether they count,
-    ``charge`` (sets, capacity) their charges; ``tile`` (4, TILE) is scratch. There are no fields if
-    ``field`` is empty."""
+    at (x, y, z); ``buffer`` as in :func:`_add_potentials`, ``charge`` (sets, capacity) with zeros;
+    ``tile`` (4, TILE) is scratch."""
     real = buffer.dtype.type
     for block in range(0, length, TILE):
         bx, by, bz, bm = buffer[0, block:], buffer[1, block:], buffer[2, block:], buffer[3, block:]
@@ -154,38 +209,35 @@ def _add_sources(x, y, z, buffer, charge, length, tile, phi, field):
             tile[1, j], tile[2, j], tile[3, j] = cube * dx, cube * dy, cube * dz
         for k in range(len(phi)):
             q = charge[k, block:]
-            s = real(0.0)
+            s, e0, e1, e2 = real(0.0), real(0.0), real(0.0), real(0.0)
             for j in range(TILE):
                 s += q[j] * tile[0, j]
-            phi[k] += s
-        for k in range(len(field)):
-            q = charge[k, block:]
-            e0, e1, e2 = real(0.0), real(0.0), real(0.0)
-            for j in range(TILE):
                 e0 += q[j] * tile[1, j]
                 e1 += q[j] * tile[2, j]
                 e2 += q[j] * tile[3, j]
+            phi[k] += s
             field[k, 0] += e0
             field[k, 1] += e1
             field[k, 2] += e2
 
 
 @kernel(
-    "real[:,::1], i8[::1], real[:,::1], real[:,::1], b1[:,::1], real[::1], i8[::1], i8[:,::1], "
+    "real[:,::1], i8[::1], real[:,::1], real[:,::1], i8[:,::1], real[::1], i8[::1], i8[:,::1], "
     "f8[:,::1], i8[:,::1], i8[::1], i8[::1], i8[::1], i8, f8, f8[:,::1], f8[:,:,::1]"
 )
 def _p2p_sets(
-    target, target_start, x, charges, filled, counted, start, counts, boxes, near, excluded_start,
+    target, target_start, x, charges, number, counted, start, counts, boxes, near, excluded_start,
     excluded_part, excluded_row, chunks, far_away, phi, field,
 ):  # fmt: skip
     real = x.dtype.type
     zero, dummy_x = real(0.0), real(far_away)
-    sets = len(charges)
+    sets, fields = len(charges), len(field) > 0
     for chunk in prange(chunks):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
         buffer, saved = np.empty((4, 0), x.dtype), np.empty((2, 0), x.dtype)
-        charge, charged = np.empty((sets, 0), x.dtype), np.empty(sets, np.int64)
-        tile = np.empty((4, TILE), x.dtype)
+        charge, index = np.empty((sets, 0), x.dtype), np.empty((sets, 0), np.int64)
+        charged, few = np.empty(sets, np.int64), np.empty(sets, np.int64)
+        tile, inverse = np.empty((4, TILE), x.dtype), np.empty(0, x.dtype)
         p, e = np.empty(sets), np.empty((len(field), 3))
         for box in range(chunk, len(start) - 1, chunks):
             if target_start[box] == target_start[box + 1]:
@@ -193,25 +245,25 @@ def _p2p_sets(
             length = find_sources(box, near, start, counts, source, begin)
             padded = (length + TILE - 1) // TILE * TILE
             if padded > buffer.shape[1]:
-                buffer = np.empty((4, padded + padded // 2), x.dtype)
-                charge = np.empty((sets, padded + padded // 2), x.dtype)
+                capacity = padded + padded // 2
+                buffer, inverse = np.empty((4, capacity), x.dtype), np.empty(capacity, x.dtype)
+                charge = np.empty((sets, capacity), x.dtype)
+                index = np.empty((sets, capacity // FEW), np.int64)
             copy_sources(x, counted, start, boxes, near, source, begin, buffer)
             used = 0
             for k in range(sets):
-                occurs = False
+                occurring = 0
                 for row in range(len(near)):
-                    occurs = occurs or filled[k, source[row]]
-                if not occurs:
-                    continue
-                for row in range(len(near)):
-                    first = start[source[row]]
-                    for j in range(start[source[row] + 1] - first):
-                        charge[used, begin[row] + j] = charges[k, first + j]
-                for j in range(length, padded):
-                    charge[used, j] = zero
-                charged[used] = k
-                used += 1
-            alone = used == 1  # faster without the tile
+                    occurring += number[k, source[row]]
+                if occurring:
+                    few[used] = 0 if fields or occurring * FEW > length else occurring
+                    _copy_charges(
+                        charges[k], number[k], start, near, source, begin, padded, few[used] > 0,
+                        charge[used], index[used],
+                    )  # fmt: skip
+                    charged[used] = k
+                    used += 1
+            alone = fields and used == 1  # faster without the tile
             if alone:
                 buffer[3, :length] = charge[0, :length]
             for j in range(length, padded):
@@ -230,14 +282,16 @@ def _p2p_sets(
                 e[:] = 0.0
                 t0, t1, t2 = target[i, 0], target[i, 1], target[i, 2]
                 if alone:
-                    p[0], e0, e1, e2 = sum_sources(t0, t1, t2, buffer, 0, padded)
-                    if len(field):
-                        e[0, 0], e[0, 1], e[0, 2] = e0, e1, e2
-                else:
+                    p[0], e[0, 0], e[0, 1], e[0, 2] = sum_sources(t0, t1, t2, buffer, 0, padded)
+                elif fields:
                     _add_sources(t0, t1, t2, buffer, charge, padded, tile, p[:used], e[:used])
+                else:
+                    _add_potentials(
+                        t0, t1, t2, buffer, charge, index, few, padded, inverse, p[:used]
+                    )  # fmt: skip
                 for k in range(used):
                     phi[charged[k], i] += p[k]
-                for k in range(min(used, len(field))):
+                for k in range(used if fields else 0):
                     for axis in range(3):
                         field[charged[k], i, axis] += e[k, axis]
                 for n in range(entries):
@@ -259,7 +313,7 @@ def p2p_sets(
     targets, see :meth:`fmm_openmm.stages.Stages.p2p`."""
     counted = (charges != 0.0).any(0).astype(charges.dtype)
     _p2p_sets(
-        targets.x, targets.start, sources.x, charges, charged_boxes(charges, sources.start),
+        targets.x, targets.start, sources.x, charges, count_charges(charges, sources.start),
         counted, sources.start, lattice.counts, lattice.boxes, lattice.near, near.start, near.part,
         near.offset, chunk_count(lattice.size), DUMMY_X, out.potentials, out.fields,
     )  # fmt: skip
