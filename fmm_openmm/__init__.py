@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # editors and type checkers do not follow imports on first us
         validate,
     )
     from fmm_openmm.planning.request import FMMParameters
-    from fmm_openmm.results import ChargeSetsResult, CoulombResult
+    from fmm_openmm.results import ChargeSetsResult, CoulombResult, MeasuredErrors
     from fmm_openmm.solver import CoulombSolver
     from fmm_openmm.sums import SumParameters
     from fmm_openmm.version import __version__
@@ -36,6 +36,7 @@ _LAZY = {
     "CoulombResult": "fmm_openmm.results",
     "CoulombSolver": "fmm_openmm.solver",
     "FMMParameters": "fmm_openmm.planning.request",
+    "MeasuredErrors": "fmm_openmm.results",
     "SumParameters": "fmm_openmm.sums",
     "AnalysisError": "fmm_openmm.errors",
     "UnsupportedError": "fmm_openmm.errors",

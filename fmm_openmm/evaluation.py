@@ -28,22 +28,30 @@ from fmm_openmm.planning.forces import ForceLimits
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Plan, Planner
 from fmm_openmm.planning.problem import Problem
-from fmm_openmm.planning.request import Request
+from fmm_openmm.planning.request import MAX_ORDER, Request, add_rounding
 from fmm_openmm.results import (
     MAX_POTENTIAL,
     ChargeSetsResult,
     CoulombResult,
+    MeasuredErrors,
     largest_potential,
     like,
     name_coincidence,
     split,
     spread,
 )
+from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Evaluator
 from fmm_openmm.sums import SumPlanner
 from fmm_openmm.units import COULOMB_CONSTANT
 
 T = TypeVar("T")
+
+MORE_ORDERS = 5
+"""Orders beyond those of an evaluation that show its truncation error to a few percent."""
+
+MAX_MEASURED_ORDER = MAX_ORDER - MORE_ORDERS
+"""Highest order whose errors can be measured; chosen orders are lower."""
 
 
 class Evaluation:
@@ -344,6 +352,34 @@ class Evaluation:
         matrix: Any = chosen.matrix(x, cell, points)
         result = matrix.evaluate(charges, fields, points, virial)
         return like(replace(result, volume=volume(cell)), positions)
+
+    def measure_errors(self, positions, cell: np.ndarray) -> MeasuredErrors:
+        """Errors of the forces at these positions, which the planner then expects: the difference
+        from expansions of a higher order in double precision in the same boxes. The rounding error
+        of double precision, which both have in common, is added as estimated."""
+        order = self._request.order
+        if order is not None and order > MAX_MEASURED_ORDER:
+            raise UnsupportedError(
+                f"`measure_errors` needs an order of at most {MAX_MEASURED_ORDER}, got {order}"
+            )
+        forces = to_host(self.compute(positions, cell).forces)
+        x = check_positions(to_host(positions), self._count)
+        with EVALUATION:
+            plan = self._planned(x, cell, None)
+            p, width = plan.parameters, plan.boxes.width
+            finer = replace(
+                plan.specification(self.charges),
+                order=p.order + MORE_ORDERS,
+                dtype=np.dtype(np.float64),
+                m2l=Specification.m2l,
+            )
+            in_boxes, max_potential = self._in_boxes(plan, x, cell)
+            potentials, fields = self.evaluator_class(finer).evaluate(in_boxes, width)
+            exact = self._checked(potentials, fields, x, cell, width, max_potential).forces
+            errors = MeasuredErrors.from_forces(forces, exact)
+            common = self.planner.rounding if p.precision == "double" else 0.0
+            self.planner.adopt_errors(errors.rms, errors.largest, common)
+        return MeasuredErrors(*map(float, add_rounding(errors.rms, errors.largest, common)))
 
     def matrix(
         self, positions, cell: np.ndarray, points: np.ndarray | None = None

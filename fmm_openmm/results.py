@@ -253,6 +253,30 @@ class ChargeSetsResult(_Extended):
         return cls(potentials, 0.5 * (matrix + matrix.T), forces, fields)
 
 
+@dataclass(frozen=True)
+class MeasuredErrors:
+    """Errors of the forces of an evaluation.
+
+    Attributes:
+        rms: relative RMS force error ``|F - F_exact| / |F_exact|`` over all particles.
+        largest: largest error of the force on a particle, relative to the RMS force.
+    """
+
+    rms: float
+    largest: float
+
+    @classmethod
+    def from_forces(cls, forces: np.ndarray, exact: np.ndarray) -> "MeasuredErrors":
+        """The errors of forces, given the exact ones, both of shape (n, 3); infinite where only the
+        exact ones vanish."""
+        errors = np.linalg.norm(forces - exact, axis=1)
+        rms, largest = float(np.sqrt(np.mean(errors**2))), float(errors.max())
+        scale = float(np.linalg.norm(exact) / np.sqrt(len(exact)))
+        if scale == 0.0:
+            return cls(*(np.inf if error else 0.0 for error in (rms, largest)))
+        return cls(rms / scale, largest / scale)
+
+
 def name_coincidence(
     particle: int,
     positions: np.ndarray,

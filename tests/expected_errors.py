@@ -1,9 +1,10 @@
 """Print the table of expected errors of ``docs/explanation/accuracy.md``:
 ``python -m tests.expected_errors [NAME ...]``.
 
-Expected over measured errors after an evaluation, RMS and largest, for the test set, the boxes that
-OpenMM ships, thermal crystals and random systems, at three tolerances, against an Ewald sum. Errors
-below ``NOTHING`` of the tolerance are left out.
+Expected over measured errors after an evaluation, RMS and largest, and what ``measure_errors``
+returns over measured errors, for the test set, the boxes that OpenMM ships, thermal crystals and
+random systems, at three tolerances, against an Ewald sum. Errors below ``NOTHING`` of the tolerance
+are left out.
 """
 
 import sys
@@ -16,7 +17,7 @@ import numpy as np
 import openmm
 from openmm import app, unit
 
-from fmm_openmm import CoulombSolver
+from fmm_openmm import CoulombSolver, MeasuredErrors
 from fmm_openmm.oracle import ewald_sum
 from tests import hostile
 from tests.crystals import CRYSTALS
@@ -111,12 +112,14 @@ def cases() -> Iterator[tuple[str, list]]:
 
 @dataclass(frozen=True)
 class Errors:
-    """Measured and expected errors, relative to the RMS force."""
+    """Measured and expected errors, and those that the solver measures, relative to the RMS
+    force."""
 
     rms: float
     largest: float
     expected_rms: float
     expected_largest: float
+    found: MeasuredErrors
 
 
 def errors(case: Case, tolerance: float, exact: np.ndarray, **options) -> Errors:
@@ -137,6 +140,7 @@ def errors(case: Case, tolerance: float, exact: np.ndarray, **options) -> Errors
         float(found.max() / scale),
         p.expected_error,
         p.expected_largest_error,
+        solver.measure_errors(case.positions),
     )
 
 
@@ -144,12 +148,13 @@ def main() -> None:
     wanted = sys.argv[1:]
     print(
         "| systems | particles | error / tolerance | expected / measured "
-        "| largest / tolerance | expected / measured |\n|---|---|---|---|---|---|"
+        "| largest / tolerance | expected / measured "
+        "| `measure_errors` / measured |\n|---|---|---|---|---|---|---|"
     )
     for row, makers in cases():
         if wanted and not any(name in row for name in wanted):
             continue
-        found, sizes = [], []
+        found, ratios, sizes = [], [], []
         for make in makers:
             case = make()
             exact = ewald_sum(case.positions, case.charges, case.cell, case.exclusions).forces
@@ -167,8 +172,9 @@ def main() -> None:
                             each.expected_largest / each.largest,
                         )
                     )
-        columns = " | ".join(map(span_of, zip(*found, strict=True))) if found else "| | |"
-        print(f"| {row} | {span_of(sizes, '.0f')} | {columns} |", flush=True)
+                    ratios += [each.found.rms / each.rms, each.found.largest / each.largest]
+        columns = map(span_of, [*zip(*found, strict=True), ratios]) if found else 5 * [""]
+        print(f"| {row} | {span_of(sizes, '.0f')} | {' | '.join(columns)} |", flush=True)
 
 
 def span_of(values, form: str = ".2g") -> str:

@@ -28,6 +28,10 @@ RECHECK_INTERVAL_IN_OPENMM = 10_000
 CLOSE = "charges so close to each other"
 """What causes the error of single-precision coordinates, in warnings."""
 
+MEASURED_MARGIN = 1.7
+"""Expected errors over those measured at some positions, which covers their spread between
+positions of a liquid."""
+
 MAX_MOVES = 3
 """Moves of a region in a row for the same positions, of which one should suffice, before the
 evaluation fails; counted inside OpenMM's context."""
@@ -121,6 +125,7 @@ class Planner:
         self._prepared: Boxes | None = None
         self._ratio: float | None = None  # arguments of ``FMMParameters.with_forces``
         self._rounding = 0.0
+        self._measured: dict[FMMParameters, FMMParameters] = {}  # those with measured errors
         self.forget()
 
     def forget(self) -> None:
@@ -150,6 +155,27 @@ class Planner:
         if self._ratio is None:
             return parameters
         return parameters.with_forces(self._ratio * self.problem.load.field, self._rounding)
+
+    @property
+    def rounding(self) -> float:
+        """Relative RMS error due to rounding of the last forces checked."""
+        return self._rounding
+
+    def expected(self, parameters: FMMParameters) -> FMMParameters:
+        """The parameters with the errors that were measured for them, times
+        :data:`MEASURED_MARGIN`; where none were, :meth:`with_forces`."""
+        return self._measured.get(parameters) or self.with_forces(parameters)
+
+    def adopt_errors(self, rms: float, largest: float, rounding: float) -> None:
+        """Expect of the parameters of the last plan the errors measured with them, RMS and largest,
+        and a relative RMS error due to rounding that was not measured."""
+        p = self._used[0].parameters
+        measured = replace(
+            p,
+            expected_error=MEASURED_MARGIN * rms,
+            expected_largest_error=MEASURED_MARGIN * largest,
+        )
+        self._measured = {**self._measured, p: measured.with_rounding(rounding)}
 
     def prepare(self, positions: np.ndarray, cell: np.ndarray) -> None:
         """Choose a region, if the problem calls for one, for typical positions before any plan."""

@@ -52,6 +52,9 @@ NOISE_MARGIN = 1.4
 SINGLE_FLOOR = 5e-6
 """Smallest tolerance available in single precision; below it ``precision="auto"`` is double."""
 
+MAX_ORDER = 40
+"""Highest order of the expansions."""
+
 MAX_LEVELS = 8
 """Largest number of levels: 2^24 leaves in each root box."""
 
@@ -174,7 +177,7 @@ class SolverOptions:
         "order of the expansions",
         ". If None, this and the next four are chosen for the tolerance",
         kind=int,
-        limits=(1, 40),
+        limits=(1, MAX_ORDER),
     )
     grid: tuple[int, int, int] | Sequence[Sequence[int]] | None = option(
         None,
