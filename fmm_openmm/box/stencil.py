@@ -20,8 +20,11 @@ def within(vectors: np.ndarray, radius: float) -> np.ndarray:
     """Integer combinations of the rows of ``vectors`` up to a length, shape (m, 3) int64,
     symmetric under inversion, the first axis fastest."""
     reach = np.ceil(radius * np.linalg.norm(np.linalg.inv(vectors), axis=0)).astype(int)
-    numbers = index_grid(-reach, reach + 1).reshape(-1, 3)
-    return numbers[np.linalg.norm(numbers @ vectors, axis=1) <= radius]
+    i, j, k = (np.arange(-n, n + 1) for n in reach)
+    a, b, c = vectors[..., None, None, None]
+    x = k[:, None, None] * c + j[:, None] * b + i * a
+    found = np.argwhere((x * x).sum(0) <= radius * radius)
+    return np.ascontiguousarray(found[:, ::-1]) - reach
 
 
 def near_stencil(boxes: np.ndarray, radius: float) -> np.ndarray:

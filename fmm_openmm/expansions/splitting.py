@@ -1,6 +1,8 @@
 """How the halves of Ewald's sums for the lattice operator are split and cut off;
 formula in ``operators/periodic.py``."""
 
+from functools import lru_cache
+
 import numpy as np
 from scipy.special import erfc, gammaincc
 
@@ -22,6 +24,7 @@ def upper_gamma(top: int, x: np.ndarray) -> np.ndarray:
     return out
 
 
+@lru_cache(64)  # they do not depend on the shape of the cell
 def truncation_radii(top: int, accuracy: float, alpha: float, reach: float) -> tuple[float, float]:
     """Radii in real and reciprocal space beyond which every degree up to ``top`` is below
     ``accuracy`` of S at ``reach``.

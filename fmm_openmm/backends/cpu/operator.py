@@ -8,6 +8,10 @@ from fmm_openmm.backends.cpu.harmonics import regular
 from fmm_openmm.backends.cpu.threads import LANES, kernel
 from fmm_openmm.openmp import get_num_threads
 
+SHARE = 2**21
+"""Terms of sums, points times columns times terms of the harmonics, for which a thread is started:
+it takes as long as a few hundred thousand."""
+
 
 @kernel("f8[:,:,::1], f8[:,:,::1], i8, i8, f8[:,::1]", parallel=False)
 def _sum(x, weight, start, stop, out):
@@ -18,16 +22,18 @@ def _sum(x, weight, start, stop, out):
         used = min(LANES, stop - begin)
         total = np.zeros((len(out), LANES))
         terms = np.empty((len(out), LANES))
-        point = np.zeros((3, LANES))
+        point, factor = np.zeros((3, LANES)), np.zeros(LANES)
         for j in range(len(x)):
             for axis in range(3):
                 for w in range(used):
                     point[axis, w] = x[j, axis, begin + w]
             regular(point[0], point[1], point[2], top, terms)
             for l in range(top + 1):
+                for w in range(used):
+                    factor[w] = weight[j, l, begin + w]
                 for a in range(l * l, (l + 1) * (l + 1)):
-                    for w in range(used):
-                        total[a, w] += weight[j, l, begin + w] * terms[a, w]
+                    for w in range(LANES):
+                        total[a, w] += factor[w] * terms[a, w]
         for a in range(len(out)):
             for w in range(used):
                 out[a, begin + w] = total[a, w]
@@ -35,10 +41,14 @@ def _sum(x, weight, start, stop, out):
 
 def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """See :func:`fmm_openmm.expansions.operators.periodic.harmonic_sums`."""
-    columns, threads = x.shape[2], get_num_threads()
+    points, _, columns = x.shape
     out = np.empty((weight.shape[1] ** 2, columns))
     x, weight = np.ascontiguousarray(x), np.ascontiguousarray(weight)
+    threads = min(get_num_threads(), 1 + points * out.size // SHARE)
     step = LANES * max(1, -(-columns // (LANES * threads)))
+    if step >= columns:
+        _sum(x, weight, 0, columns, out)
+        return out
     # Python's threads serve, as these sums are rare: a parallel loop takes twice as long to compile
     with ThreadPoolExecutor(threads) as pool:
         list(

@@ -36,6 +36,9 @@ from fmm_openmm.openmp import get_num_threads
 # against the reciprocal images
 ALPHA = 0.55
 
+THREADED = 2**17
+"""Size of arrays from which Fourier transforms use several threads."""
+
 POINTS = 4096
 """Number of points whose harmonics are evaluated together."""
 
@@ -85,16 +88,18 @@ def _real_space(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np
     l, argument = np.arange(top + 1)[:, None] + 0.5, ALPHA**2 * r2
     weight = upper_gamma(top, argument)
     weight[:, near] = -gammainc(l, argument[near])
-    weight /= r2**l
+    falloff = 1 / np.sqrt(r2)
+    for row in weight:
+        row *= falloff
+        falloff /= r2
 
     grid = sums_by_column(lattice.slot(offsets), lattice.size, x, weight, sums)
-    grid = grid.reshape(-1, *lattice.fft_shape)
-
+    slots = np.arange(lattice.size).reshape(lattice.fft_shape)
+    opposite = np.roll(np.flip(slots), 1, (0, 1, 2)).ravel()
     for degree, terms in by_degree(len(grid)):
-        values, space = grid[terms], (1, 2, 3)
-        values += (-1.0) ** degree * np.roll(np.flip(values, space), 1, space)
-    grid[0, 0, 0, 0] -= 2 * ALPHA / np.sqrt(np.pi)
-    return transformed(grid)
+        grid[terms] += (-1.0) ** degree * grid[terms, opposite]
+    grid[0, 0] -= 2 * ALPHA / np.sqrt(np.pi)
+    return transformed(grid.reshape(-1, *lattice.fft_shape))
 
 
 def transformed(sums: np.ndarray) -> np.ndarray:
@@ -112,7 +117,7 @@ def transformed(sums: np.ndarray) -> np.ndarray:
     terms, *lengths, last = sums.shape
     out = np.empty((terms, *lengths, last // 2 + 1))
     for l, same in by_degree(terms):
-        transforms = scipy.fft.rfftn(sums[same], axes=(1, 2, 3), workers=get_num_threads())
+        transforms = scipy.fft.rfftn(sums[same], axes=(1, 2, 3), workers=workers(sums[same].size))
         sign = 1.0 if l % 4 < 2 else -1.0
         out[same] = sign * (transforms.imag if l % 2 else transforms.real)
     return out
@@ -128,10 +133,15 @@ def transformed_back(operator: np.ndarray, shape: tuple[int, int, int]) -> np.nd
     out = np.empty((len(operator), *shape), operator.dtype)
     for l, terms in by_degree(len(operator)):
         factor = (1, 1j, -1, -1j)[l % 4]
-        out[terms] = scipy.fft.irfftn(
-            factor * operator[terms], shape, axes=(1, 2, 3), workers=get_num_threads()
-        )
+        values = factor * operator[terms]
+        out[terms] = scipy.fft.irfftn(values, shape, axes=(1, 2, 3), workers=workers(values.size))
     return out
+
+
+def workers(size: int) -> int:
+    """Number of threads for a Fourier transform of an array: starting one takes longer than the
+    transform of a small array."""
+    return get_num_threads() if size >= THREADED else 1
 
 
 def _reciprocal(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np.ndarray:
