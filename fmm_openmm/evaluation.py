@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fmm_openmm.arrays import is_on_device, to_host
+from fmm_openmm.arrays import bounds, is_on_device, to_host
 from fmm_openmm.backends import backend_class, choose_backend, fallback, open_sum
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.charge_sets import EVALUATION, CoulombMatrix, DeviceCoulombMatrix
@@ -22,13 +22,13 @@ from fmm_openmm.checks import (
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.implementations import M2L, check_m2l
-from fmm_openmm.planning.boxes import Region
+from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
 from fmm_openmm.planning.forces import ForceLimits
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.planner import Plan, Planner
 from fmm_openmm.planning.problem import Problem
-from fmm_openmm.planning.request import MAX_ORDER, Request, add_rounding
+from fmm_openmm.planning.request import MAX_ORDER, Request
 from fmm_openmm.results import (
     MAX_POTENTIAL,
     ChargeSetsResult,
@@ -355,8 +355,8 @@ class Evaluation:
 
     def measure_errors(self, positions, cell: np.ndarray) -> MeasuredErrors:
         """Errors of the forces at these positions, which the planner then expects: the difference
-        from expansions of a higher order in double precision in the same boxes. The rounding error
-        of double precision, which both have in common, is added as estimated."""
+        from expansions of a higher order in double precision, with the particles displaced relative
+        to the boxes, so that not even rounding errors of coordinates agree."""
         order = self._request.order
         if order is not None and order > MAX_MEASURED_ORDER:
             raise UnsupportedError(
@@ -374,12 +374,12 @@ class Evaluation:
                 m2l=Specification.m2l,
             )
             in_boxes, max_potential = self._in_boxes(plan, x, cell)
+            in_boxes = in_boxes + _displacement(plan.boxes, in_boxes)
             potentials, fields = self.evaluator_class(finer).evaluate(in_boxes, width)
             exact = self._checked(potentials, fields, x, cell, width, max_potential).forces
             errors = MeasuredErrors.from_forces(forces, exact)
-            common = self.planner.rounding if p.precision == "double" else 0.0
-            self.planner.adopt_errors(errors.rms, errors.largest, common)
-        return MeasuredErrors(*map(float, add_rounding(errors.rms, errors.largest, common)))
+            self.planner.adopt_errors(errors.rms, errors.largest)
+        return errors
 
     def matrix(
         self, positions, cell: np.ndarray, points: np.ndarray | None = None
@@ -682,6 +682,20 @@ class Evaluation:
         self.evaluators = {choice: evaluator for choice, evaluator in made if choice in known}
         self.evaluators[plan.choice] = spare[0] if spare else self.evaluator_class(wanted)
         return self.evaluators[plan.choice]
+
+
+def _displacement(boxes: Boxes, positions: np.ndarray) -> np.ndarray:
+    """A twentieth of a box width along each axis, shape (3,), nm, by which particles can be
+    displaced within boxes.
+
+    Args:
+        positions: relative to the boxes, shape (n, 3), nm.
+    """
+    step = np.full(3, boxes.width / 20)
+    if isinstance(boxes, Region):  # towards the side with more space
+        low, high = bounds(positions)
+        step[low + high > 2 * (boxes.centre - boxes.origin)] *= -1.0
+    return step
 
 
 def volume(cell: np.ndarray) -> float | None:

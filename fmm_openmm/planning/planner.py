@@ -156,26 +156,21 @@ class Planner:
             return parameters
         return parameters.with_forces(self._ratio * self.problem.load.field, self._rounding)
 
-    @property
-    def rounding(self) -> float:
-        """Relative RMS error due to rounding of the last forces checked."""
-        return self._rounding
-
     def expected(self, parameters: FMMParameters) -> FMMParameters:
         """The parameters with the errors that were measured for them, times
         :data:`MEASURED_MARGIN`; where none were, :meth:`with_forces`."""
         return self._measured.get(parameters) or self.with_forces(parameters)
 
-    def adopt_errors(self, rms: float, largest: float, rounding: float) -> None:
+    def adopt_errors(self, rms: float, largest: float) -> None:
         """Expect of the parameters of the last plan the errors measured with them, RMS and largest,
-        and a relative RMS error due to rounding that was not measured."""
+        relative to the RMS force."""
         p = self._used[0].parameters
         measured = replace(
             p,
             expected_error=MEASURED_MARGIN * rms,
             expected_largest_error=MEASURED_MARGIN * largest,
         )
-        self._measured = {**self._measured, p: measured.with_rounding(rounding)}
+        self._measured = {**self._measured, p: measured}
 
     def prepare(self, positions: np.ndarray, cell: np.ndarray) -> None:
         """Choose a region, if the problem calls for one, for typical positions before any plan."""
