@@ -86,6 +86,15 @@ PARTS = {
         ),
         devices=2,
     ),
+    "devices_smallest": Part(
+        (
+            f"{BENCH} md --sizes 6.85:2x2x2 --tolerance 5e-4 1e-5 --devices 0,1 --no-marginal "
+            "--no-errors",
+            f"{BENCH} md --preset popc-charmm36 --tile 2x4 --tolerance 5e-4 --devices 0,1 "
+            "--no-errors",
+        ),
+        devices=2,
+    ),
     "devices_membrane": Part(
         (
             f"{BENCH} md --preset popc-charmm36 --tile 4x8 --tolerance 5e-4 --devices 0,1 "

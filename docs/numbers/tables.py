@@ -106,19 +106,23 @@ def protein() -> list[Row]:
     return without(rows, "atoms", "tolerance", "cutoff, nm", "order, radius, boxes")
 
 
+DEVICES = "devices", "devices_smallest", "devices_membrane"
+
+
 def devices() -> list[Row]:
-    """Steps on one GPU and on two."""
+    """Steps on one GPU and on two, of water and then of membranes."""
     one, table = {}, []
-    for row in rows_of("devices", "devices_membrane"):
+    for row in sorted(rows_of(*DEVICES), key=lambda row: (row["system"] != "water", row["atoms"])):
         method, _, several = row["method"].partition(" on ")
         if not several:
-            one[row["system"], row["atoms"], method] = row["step_seconds"]
+            one[row["system"], row["atoms"], row["tolerance"], method] = row["step_seconds"]
             continue
-        key = row["system"], row["atoms"], method
+        key = row["system"], row["atoms"], row["tolerance"], method
         table.append(
             {
                 "system": label(row),
                 "atoms": f"{row['atoms']:,}",
+                "tolerance": f"{row['tolerance']:g}",
                 "method": method,
                 "one, ms": digits(1e3 * one[key]),
                 "two, ms": digits(1e3 * row["step_seconds"]),
@@ -333,7 +337,8 @@ def droplets(name: str, shown: Callable[[float | None], str]) -> list[Row]:
     return table
 
 
-def slab() -> list[Row]:
+def slab(name: str) -> list[Row]:
+    """Evaluations of water as a slab and as a periodic cube."""
     return [
         {
             "system": row["system"],
@@ -343,7 +348,7 @@ def slab() -> list[Row]:
             "evaluation, us": microseconds(row["seconds"]),
             "over the cube's": f"{row['ratio']:.2f}" if row["system"] == "slab" else "",
         }
-        for row in rows_of("slab")
+        for row in rows_of(name)
     ]
 
 
@@ -581,7 +586,7 @@ TABLES = {
     "protein": Table(PLUGIN, ("protein",), protein),
     "water": Table(PLUGIN, ("water",), lambda: steps("water", systems=False)),
     "ten_million": Table(PLUGIN, ("ten_million",), ten_million),
-    "devices": Table("docs/howto/several-gpus.md", ("devices", "devices_membrane"), devices),
+    "devices": Table("docs/howto/several-gpus.md", DEVICES, devices),
     "energy": Table(PLUGIN, ("energy",), energy),
     "solver": Table(GPU, ("solver",), evaluations),
     "grids": Table(GPU, ("grids",), grids),
@@ -595,7 +600,7 @@ TABLES = {
     "cpu_cells": Table(ACCURACY, ("cpu_cells",), cells),
     "torch": Table("docs/howto/pytorch.md", ("torch",), through_torch),
     "groups": Table("docs/howto/one-evaluation.md", ("groups",), among_groups),
-    "slab": Table("docs/howto/slabs.md", ("slab",), slab),
+    "slab": Table("docs/howto/slabs.md", ("slab",), lambda: slab("slab")),
     "distributed": Table(RANKS, ("distributed",), distributed),
     "distributed_gpus": Table("docs/howto/mpi.md", ("distributed_gpus",), distributed_gpus),
     "coefficients": Table(RANKS, ("distributed",), coefficients),
