@@ -1,7 +1,7 @@
 // Data of an evaluation in arrays of another package, in its types, units and orientation: with
 // lengths L nm, energies U kJ/mol, and a rotation R of rows of coordinates,
 //
-//   take   x = L x' R, q = q'. A thread per particle
+//   take   x = L x' R and, unless its address is null, q = q'. A thread per particle
 //   give   energy' = energy / U, F' = F R^T L / U, phi' = phi / U, virial' = R virial R^T / U. A
 //          thread per particle
 //
@@ -16,7 +16,7 @@ __device__ __forceinline__ double inner(const double* x, const double* y, int st
 
 extern "C" __global__ void take(int n,
                                 const GIVEN_POSITION* __restrict__ given_positions /* (n, 3) */,
-                                const GIVEN_CHARGE* __restrict__ given_charges /* (n) */,
+                                const GIVEN_CHARGE* __restrict__ given_charges /* (n), or null */,
                                 const double* __restrict__ rotation /* (3, 3); null for none */,
                                 double length, double* __restrict__ positions /* (n, 3) nm */,
                                 real* __restrict__ charges /* (n) */) {
@@ -26,7 +26,7 @@ extern "C" __global__ void take(int n,
                          double(given_positions[3 * i + 2])};
     for (int c = 0; c < 3; c++)
         positions[3 * i + c] = length * (rotation ? inner(x, rotation + c, 3) : x[c]);
-    charges[i] = real(given_charges[i]);
+    if (given_charges) charges[i] = real(given_charges[i]);
 }
 
 extern "C" __global__ void give(int n, const double* __restrict__ energy /* (1) */,

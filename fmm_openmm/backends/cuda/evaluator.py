@@ -10,7 +10,7 @@ import numpy as np
 
 from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends.cuda.charge_sets import CudaChargeSets, SetsRun
-from fmm_openmm.backends.cuda.execute.cupy.exchange import assign, copied
+from fmm_openmm.backends.cuda.execute.cupy.exchange import Given, assign, contiguous, copied
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.execute.cupy.graph import Call
@@ -142,8 +142,10 @@ class CudaEvaluator(Evaluator):
 
     def _evaluated(self, positions, width: float, origin=ORIGIN) -> dict[str, cupy.ndarray]:
         """The buffers after an evaluation, which the next one overwrites."""
-        self.queue(lambda run: assign(run.buffers["positions"], positions), width, origin)
-        return self.run.buffers
+        x, buffers = contiguous(positions, np.float64, np.float32), self.run.buffers
+        given = Given(len(x), x.itemsize, buffers["charges"].itemsize)
+        self.queue(lambda run: given.take(run.buffers, x.data.ptr), width, origin)
+        return buffers
 
     def queue(self, fill: Callable[[Run], Call | None], width: float, origin=ORIGIN) -> None:
         """Queue an evaluation of the buffers of :attr:`run`, and leave the results there.

@@ -6,6 +6,7 @@ import pytest
 from fmm_openmm.backends.cuda.program import SETUP, Device
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.specification import Specification
+from tests.support.cupy_on_host import Buffer
 
 cupy = pytest.importorskip("cupy", reason="needs CuPy", exc_type=ImportError)
 from fmm_openmm.backends.cuda import evaluator as evaluators  # noqa: E402
@@ -81,7 +82,8 @@ def evaluator(monkeypatch):
     monkeypatch.setattr(cupy.cuda, "Stream", Stream)
     monkeypatch.setattr(cupy.cuda, "Device", CurrentDevice)
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: current[-1])
-    monkeypatch.setattr(evaluators, "assign", np.copyto)
+    monkeypatch.setattr(evaluators, "contiguous", lambda values, *_: values.view(Buffer))
+    monkeypatch.setattr(evaluators.Given, "take", lambda *_: None)
     monkeypatch.setattr(executor, "allocated", allocated)
     monkeypatch.setattr(executor, "shared", shared)
     monkeypatch.setattr(executor, "compiled", lambda program: {})

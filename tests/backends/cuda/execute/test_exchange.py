@@ -97,6 +97,9 @@ def test_types_units_and_orientation(real, position, charge, turned, on_host):
     sizes = np.dtype(position).itemsize, np.dtype(charge).itemsize
     carrier = exchange.Given(N, *sizes, LENGTH, ENERGY, rotation.ctypes.data if turned else 0)
 
+    charges = buffers["charges"].copy()
+    carrier.take(buffers, address["positions"]).queue()
+    assert np.array_equal(buffers["charges"], charges)
     carrier.take(buffers, address["positions"], address["charges"]).queue()
     check(buffers["positions"], LENGTH * given["positions"].astype(float) @ rotation)
     check(buffers["charges"], given["charges"].astype(float))

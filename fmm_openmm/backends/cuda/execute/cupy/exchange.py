@@ -119,8 +119,9 @@ class Given(NamedTuple):
     energy: float = 1.0
     rotation: int = 0
 
-    def take(self, buffers: dict[str, cupy.ndarray], positions: int, charges: int) -> Call:
-        """The launch that copies positions and charges into the buffers of a program."""
+    def take(self, buffers: dict[str, cupy.ndarray], positions: int, charges: int = 0) -> Call:
+        """The launch that copies positions and, unless their address is 0, charges into the buffers
+        of a program."""
         x, q = buffers["positions"], buffers["charges"]
         turned, places = (self.rotation, self.length), (x.data.ptr, q.data.ptr)
         return self._call("take", q.itemsize, positions, charges, *turned, *places)
