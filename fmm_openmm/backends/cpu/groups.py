@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from fmm_openmm.backends.cpu.p2m import p2m
-from fmm_openmm.backends.cpu.p2p import copy_sources, find_sources
+from fmm_openmm.backends.cpu.p2p import columns, copy_sources, find_sources
 from fmm_openmm.backends.cpu.sort import CpuParts
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, inline, kernel
 from fmm_openmm.box import BoxLattice
@@ -139,11 +139,11 @@ def choose_small(fragments: Fragments, places: int) -> np.ndarray:
 
 
 @kernel(
-    "real[:,::1], real[::1], i8[::1], i8[:,::1], f8[:,::1], i8[:,::1], i8[::1], i8[::1], i8[::1], "
-    "i8[::1], i8[::1], i8[::1], i8, i8, i8, f8, f8[:,::1]"
+    "real[:,::1], real[:,::1], i8[::1], i8[:,::1], f8[:,::1], i8[:,::1], i8[::1], i8[::1], "
+    "i8[::1], i8[::1], i8[::1], i8[::1], i8, i8, i8, f8, f8[:,::1]"
 )
 def _near(
-    x, charge, start, counts, boxes, near, excluded_start, excluded_part, excluded_row,
+    x, sources, start, counts, boxes, near, excluded_start, excluded_part, excluded_row,
     fragment, of_box, owner, first, last, chunks, limit, rows,
 ):  # fmt: skip
     """Add to the rows of the fragments in the boxes from ``first`` to ``last``, shape (fragments,
@@ -151,6 +151,7 @@ def _near(
     from the box itself on. NaN marks potentials beyond ``limit``."""
     real = x.dtype.type
     half = len(near) - 1  # the row of the box itself in the whole stencil
+    charge = sources[3]
     for chunk in prange(chunks):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
         buffer, phi = np.empty((4, 0), x.dtype), np.empty(0, x.dtype)
@@ -162,7 +163,7 @@ def _near(
             if length > buffer.shape[1]:
                 buffer = np.empty((4, length + length // 2), x.dtype)
                 phi = np.empty(length + length // 2, x.dtype)
-            copy_sources(x, charge, start, boxes, near, source, begin, buffer)
+            copy_sources(sources, start, boxes, near, source, begin, buffer)
             bx, by, bz, bq = buffer[0], buffer[1], buffer[2], buffer[3]
             for f in range(of_box[box], of_box[box + 1]):
                 row = rows[f - of_box[first]]
@@ -352,6 +353,7 @@ def _add_pairs(
         small: whether each group is one of these, shape (G,).
     """
     lattice, parts, groups = stages.lattice, fragments.parts, len(small)
+    sources = columns(parts.x, parts.charge)
     few = np.flatnonzero(small[fragments.owner])
     occupied = np.unique(fragments.box[few])
     # fragments at a time, or those of one box
@@ -368,7 +370,7 @@ def _add_pairs(
         last = max(first + 1, np.searchsorted(fragments.of_box, begin + step, "right") - 1)
         rows = np.zeros((fragments.of_box[last] - begin, groups))
         _near(
-            parts.x, parts.charge, parts.start, lattice.counts, lattice.boxes,
+            parts.x, sources, parts.start, lattice.counts, lattice.boxes,
             lattice.near[len(lattice.near) // 2 :], near.start, near.part, near.offset,
             fragments.start, fragments.of_box, fragments.owner, first, last,
             chunk_count(last - first), limit, rows,

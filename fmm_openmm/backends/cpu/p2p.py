@@ -126,38 +126,74 @@ def _group_by_image(box, near, start, counts, source, begin, image, stop):
     return images
 
 
+def columns(x: np.ndarray, charge: np.ndarray) -> np.ndarray:
+    """Coordinates and charges of parts, shape (4, m): x, shape (m, 3), with the uncharged parts
+    moved away, and charges, shape (m,)."""
+    sources = np.empty((4, len(x)), x.dtype)
+    sources[:3], sources[3] = x.T, charge
+    sources[0, charge == 0.0] = DUMMY_X
+    return sources
+
+
 @inline
-def copy_sources(x, charge, start, boxes, near, source, begin, buffer):
-    """Copy the parts of near boxes, shifted to the centre of the box, into ``buffer``
-    (4, capacity)."""
-    real = x.dtype.type
-    zero, dummy_x = real(0.0), real(DUMMY_X)
-    for k in range(len(near)):
-        s0 = real(near[k, 0] * boxes[0, 0] + near[k, 1] * boxes[1, 0] + near[k, 2] * boxes[2, 0])
+def end_of_run(k, near, source):
+    """The end of a run of near boxes that starts with box ``k``: neighbours along the first axis,
+    whose parts follow each other in memory."""
+    end = k + 1
+    while (
+        end < len(near)
+        and source[end] == source[end - 1] + 1
+        and near[end, 1] == near[k, 1]
+        and near[end, 2] == near[k, 2]
+    ):
+        end += 1
+    return end
+
+
+@inline
+def copy_sources(sources, start, boxes, near, source, begin, buffer):
+    """Copy the parts of near boxes, see :func:`columns`, shifted to the centre of the box, into
+    ``buffer`` (4, capacity)."""
+    real = sources.dtype.type
+    x, y, z, q = sources[0], sources[1], sources[2], sources[3]
+    bx, by, bz, bq = buffer[0], buffer[1], buffer[2], buffer[3]
+    k = 0
+    while k < len(near):
+        end, first, place = end_of_run(k, near, source), start[source[k]], begin[k]
+        length = start[source[end - 1] + 1] - first
         s1 = real(near[k, 1] * boxes[1, 1] + near[k, 2] * boxes[2, 1])
         s2 = real(near[k, 2] * boxes[2, 2])
-        first = start[source[k]]
-        for j in range(start[source[k] + 1] - first):
-            buffer[0, begin[k] + j] = x[first + j, 0] + s0 if charge[first + j] != zero else dummy_x
-            buffer[1, begin[k] + j] = x[first + j, 1] + s1
-            buffer[2, begin[k] + j] = x[first + j, 2] + s2
-            buffer[3, begin[k] + j] = charge[first + j]
+        to, of = by[place:], y[first:]  # with indices from 0 loops are vectorised
+        for j in range(length):
+            to[j] = of[j] + s1
+        to, of = bz[place:], z[first:]
+        for j in range(length):
+            to[j] = of[j] + s2
+        to, of = bq[place:], q[first:]
+        for j in range(length):
+            to[j] = of[j]
+        for i in range(k, end):
+            s0 = near[i, 0] * boxes[0, 0] + near[i, 1] * boxes[1, 0] + near[i, 2] * boxes[2, 0]
+            shift, to, of = real(s0), bx[begin[i] :], x[start[source[i]] :]
+            for j in range(start[source[i] + 1] - start[source[i]]):
+                to[j] = of[j] + shift
+        k = end
 
 
 @kernel(
-    "real[:,::1], i8[::1], real[:,::1], real[::1], i8[::1], i8[:,::1], f8[:,::1], i8[:,::1], "
-    "i8[::1], i8[::1], i8[::1], i8, i8, i8, f8[::1], f8[:,::1], f8[:,:,::1]"
+    "real[:,::1], i8[::1], real[:,::1], i8[::1], i8[:,::1], f8[:,::1], i8[:,::1], i8[::1], "
+    "i8[::1], i8[::1], i8, i8, i8, f8[::1], f8[:,::1], f8[:,:,::1]"
 )
 def _p2p(
-    target, target_start, x, charge, start, counts, boxes, near, excluded_start, excluded_part,
+    target, target_start, sources, start, counts, boxes, near, excluded_start, excluded_part,
     excluded_row, first, last, chunks, phi, field, moment,
 ):  # fmt: skip
-    real = x.dtype.type
-    zero, dummy_x = real(0.0), real(DUMMY_X)
+    real = sources.dtype.type
+    zero, dummy_x, charge = real(0.0), real(DUMMY_X), sources[3]
     for chunk in prange(chunks):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
         image, stop = np.zeros((len(near), 3), np.int64), np.empty(len(near), np.int64)
-        buffer, saved = np.empty((4, 0), x.dtype), np.empty((2, 0), x.dtype)
+        buffer, saved = np.empty((4, 0), sources.dtype), np.empty((2, 0), sources.dtype)
         force = np.empty((len(near), 3))
         for box in range(first + chunk, last, chunks):
             if target_start[box] == target_start[box + 1]:
@@ -168,8 +204,8 @@ def _p2p(
                 force[:images] = 0.0
             length = _padded(stop[images - 1])
             if length > buffer.shape[1]:
-                buffer = np.empty((4, length + length // 2), x.dtype)
-            copy_sources(x, charge, start, boxes, near, source, begin, buffer)
+                buffer = np.empty((4, length + length // 2), sources.dtype)
+            copy_sources(sources, start, boxes, near, source, begin, buffer)
             for g in range(images):
                 for j in range(stop[g], _padded(stop[g])):
                     buffer[0, j], buffer[1, j], buffer[2, j], buffer[3, j] = (
@@ -181,7 +217,7 @@ def _p2p(
             for i in range(target_start[box], target_start[box + 1]):
                 entries = excluded_start[i + 1] - excluded_start[i]
                 if entries > saved.shape[1]:
-                    saved = np.empty((2, 2 * entries), x.dtype)
+                    saved = np.empty((2, 2 * entries), sources.dtype)
                 for e in range(entries):
                     row = excluded_row[excluded_start[i] + e]
                     if row >= 0:
@@ -232,9 +268,9 @@ def p2p(
     boxes = range(lattice.size) if boxes is None else boxes
     by_box = np.zeros((0 if moment is None else lattice.size, 3, 3))
     _p2p(
-        targets.x, targets.start, sources.x, sources.charge, sources.start, lattice.counts,
-        lattice.boxes, lattice.near, near.start, near.part, near.offset, boxes.start, boxes.stop,
-        chunk_count(len(boxes)), out.potentials, out.fields, by_box,
+        targets.x, targets.start, columns(sources.x, sources.charge), sources.start,
+        lattice.counts, lattice.boxes, lattice.near, near.start, near.part, near.offset,
+        boxes.start, boxes.stop, chunk_count(len(boxes)), out.potentials, out.fields, by_box,
     )  # fmt: skip
     if moment is not None:
         moment += by_box.sum(0)

@@ -9,7 +9,14 @@ import numpy as np
 
 from fmm_openmm.backends.cpu.harmonics import load, regular
 from fmm_openmm.backends.cpu.l2p import slopes
-from fmm_openmm.backends.cpu.p2p import DUMMY_X, copy_sources, find_sources, sum_sources
+from fmm_openmm.backends.cpu.p2p import (
+    DUMMY_X,
+    columns,
+    copy_sources,
+    end_of_run,
+    find_sources,
+    sum_sources,
+)
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, inline, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.openmp import prange
@@ -142,28 +149,30 @@ def l2p_sets(
 
 
 @inline
-def _copy_charges(charges, number, start, near, source, begin, padded, few, charge, index):
+def _copy_charges(charges, number, start, near, source, begin, few, charge, index):
     """Copy the charges of a set of the near boxes into ``charge`` (capacity,), and with ``few``
     only those that are not zero, with their places among the sources in ``index``.
 
     Args:
         number: of charges that are not zero in each box.
     """
-    zero, used = charges.dtype.type(0.0), 0
-    for row in range(len(near)):
-        if few and number[source[row]] == 0:
-            continue
-        first = start[source[row]]
-        for j in range(start[source[row] + 1] - first):
-            q = charges[first + j]
-            if not few:
-                charge[begin[row] + j] = q
-            elif q != zero:
-                charge[used], index[used] = q, begin[row] + j
-                used += 1
-    if not few:
-        for j in range(begin[-1] + start[source[-1] + 1] - start[source[-1]], padded):
-            charge[j] = zero
+    if few:
+        used = 0
+        for row in range(len(near)):
+            if number[source[row]]:
+                first = start[source[row]]
+                for j in range(start[source[row] + 1] - first):
+                    if charges[first + j] != charges.dtype.type(0.0):
+                        charge[used], index[used] = charges[first + j], begin[row] + j
+                        used += 1
+    else:
+        k = 0
+        while k < len(near):
+            end, first = end_of_run(k, near, source), start[source[k]]
+            to, of = charge[begin[k] :], charges[first:]
+            for j in range(start[source[end - 1] + 1] - first):
+                to[j] = of[j]
+            k = end
 
 
 @inline
@@ -222,22 +231,22 @@ def _add_sources(x, y, z, buffer, charge, length, tile, phi, field):
 
 
 @kernel(
-    "real[:,::1], i8[::1], real[:,::1], real[:,::1], i8[:,::1], real[::1], i8[::1], i8[:,::1], "
-    "f8[:,::1], i8[:,::1], i8[::1], i8[::1], i8[::1], i8, f8, f8[:,::1], f8[:,:,::1]"
+    "real[:,::1], i8[::1], real[:,::1], real[:,::1], i8[:,::1], i8[::1], i8[:,::1], f8[:,::1], "
+    "i8[:,::1], i8[::1], i8[::1], i8[::1], i8, f8, f8[:,::1], f8[:,:,::1]"
 )
 def _p2p_sets(
-    target, target_start, x, charges, number, counted, start, counts, boxes, near, excluded_start,
+    target, target_start, sources, charges, number, start, counts, boxes, near, excluded_start,
     excluded_part, excluded_row, chunks, far_away, phi, field,
 ):  # fmt: skip
-    real = x.dtype.type
+    real = sources.dtype.type
     zero, dummy_x = real(0.0), real(far_away)
     sets, fields = len(charges), len(field) > 0
     for chunk in prange(chunks):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
-        buffer, saved = np.empty((4, 0), x.dtype), np.empty((2, 0), x.dtype)
-        charge, index = np.empty((sets, 0), x.dtype), np.empty((sets, 0), np.int64)
+        buffer, saved = np.empty((4, 0), sources.dtype), np.empty((2, 0), sources.dtype)
+        charge, index = np.empty((sets, 0), sources.dtype), np.empty((sets, 0), np.int64)
         charged, few = np.empty(sets, np.int64), np.empty(sets, np.int64)
-        tile, inverse = np.empty((4, TILE), x.dtype), np.empty(0, x.dtype)
+        tile, inverse = np.empty((4, TILE), sources.dtype), np.empty(0, sources.dtype)
         p, e = np.empty(sets), np.empty((len(field), 3))
         for box in range(chunk, len(start) - 1, chunks):
             if target_start[box] == target_start[box + 1]:
@@ -246,10 +255,13 @@ def _p2p_sets(
             padded = (length + TILE - 1) // TILE * TILE
             if padded > buffer.shape[1]:
                 capacity = padded + padded // 2
-                buffer, inverse = np.empty((4, capacity), x.dtype), np.empty(capacity, x.dtype)
-                charge = np.empty((sets, capacity), x.dtype)
+                buffer, inverse = (
+                    np.empty((4, capacity), sources.dtype),
+                    np.empty(capacity, sources.dtype),
+                )
+                charge = np.empty((sets, capacity), sources.dtype)
                 index = np.empty((sets, capacity // FEW), np.int64)
-            copy_sources(x, counted, start, boxes, near, source, begin, buffer)
+            copy_sources(sources, start, boxes, near, source, begin, buffer)
             used = 0
             for k in range(sets):
                 occurring = 0
@@ -258,9 +270,10 @@ def _p2p_sets(
                 if occurring:
                     few[used] = 0 if fields or occurring * FEW > length else occurring
                     _copy_charges(
-                        charges[k], number[k], start, near, source, begin, padded, few[used] > 0,
+                        charges[k], number[k], start, near, source, begin, few[used] > 0,
                         charge[used], index[used],
                     )  # fmt: skip
+                    charge[used, length:padded] = zero
                     charged[used] = k
                     used += 1
             alone = fields and used == 1  # faster without the tile
@@ -271,7 +284,7 @@ def _p2p_sets(
             for i in range(target_start[box], target_start[box + 1]):
                 entries = excluded_start[i + 1] - excluded_start[i]
                 if entries > saved.shape[1]:
-                    saved = np.empty((2, 2 * entries), x.dtype)
+                    saved = np.empty((2, 2 * entries), sources.dtype)
                 for n in range(entries):
                     row = excluded_row[excluded_start[i] + n]
                     if row >= 0:
@@ -313,7 +326,8 @@ def p2p_sets(
     targets, see :meth:`fmm_openmm.stages.Stages.p2p`."""
     counted = (charges != 0.0).any(0).astype(charges.dtype)
     _p2p_sets(
-        targets.x, targets.start, sources.x, charges, count_charges(charges, sources.start),
-        counted, sources.start, lattice.counts, lattice.boxes, lattice.near, near.start, near.part,
-        near.offset, chunk_count(lattice.size), DUMMY_X, out.potentials, out.fields,
+        targets.x, targets.start, columns(sources.x, counted), charges,
+        count_charges(charges, sources.start), sources.start, lattice.counts, lattice.boxes,
+        lattice.near, near.start, near.part, near.offset, chunk_count(lattice.size), DUMMY_X,
+        out.potentials, out.fields,
     )  # fmt: skip
