@@ -31,6 +31,7 @@ from numba.np.ufunc import parallel
 __all__ = [
     "at_most_threads",
     "breaks_when_forked",
+    "fft_workers",
     "finish_kernels_only",
     "get_num_threads",
     "is_kept",
@@ -38,6 +39,9 @@ __all__ = [
     "prange",
     "types_of",
 ]
+
+THREADED = 2**17
+"""Size of arrays from which Fourier transforms use several threads."""
 
 _log = logging.getLogger("fmm_openmm")
 _warned = False
@@ -76,6 +80,12 @@ def at_most_threads(count: int | None):
         yield
     finally:
         set_num_threads(usual)
+
+
+def fft_workers(size: int) -> int:
+    """Number of threads for the Fourier transform of an array of a size: to wake one takes longer
+    than the transform of a small array."""
+    return get_num_threads() if size >= THREADED else 1
 
 
 def breaks_when_forked() -> bool:

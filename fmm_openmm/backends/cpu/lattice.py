@@ -11,7 +11,7 @@ import scipy.fft
 from fmm_openmm.backends.cpu.threads import inline, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import coupling, degrees
-from fmm_openmm.openmp import get_num_threads, prange
+from fmm_openmm.openmp import fft_workers, prange
 
 WAVES = 64
 """Wave vectors whose matrices are made together; shorter loops are not vectorised."""
@@ -98,7 +98,7 @@ def transform(boxes: np.ndarray, lattice: BoxLattice) -> np.ndarray:
     the wave vectors of half of the space, shape (..., terms, wave vectors, 2)."""
     terms = boxes.shape[:-1]
     spectrum = scipy.fft.rfftn(
-        boxes.reshape(*terms, *lattice.fft_shape), axes=AXES, workers=get_num_threads()
+        boxes.reshape(*terms, *lattice.fft_shape), axes=AXES, workers=fft_workers(boxes.size)
     )
     return np.ascontiguousarray(spectrum).view(boxes.dtype).reshape(*terms, -1, 2)
 
@@ -124,7 +124,7 @@ def transform_back(spectrum: np.ndarray, lattice: BoxLattice) -> np.ndarray:
         waves.view(np.result_type(spectrum.dtype, np.complex64))[..., 0],
         lattice.fft_shape,
         axes=AXES,
-        workers=get_num_threads(),
+        workers=fft_workers(spectrum.size),
         overwrite_x=True,
     ).reshape(*terms, -1)
 

@@ -49,7 +49,7 @@ from fmm_openmm.expansions.splitting import (
     isolating_split,
     spectral_weight,
 )
-from fmm_openmm.openmp import get_num_threads
+from fmm_openmm.openmp import fft_workers
 
 IDENTITY = np.eye(3)
 
@@ -226,11 +226,11 @@ def _transformed(half: np.ndarray, axis: int, even: bool) -> np.ndarray:
     """Fourier transform along an axis of which half is given, ends included; without the factor
     -i if it is odd."""
     if even:
-        return scipy.fft.dct(half, 1, axis=axis, workers=get_num_threads())
+        return scipy.fft.dct(half, 1, axis=axis, workers=fft_workers(half.size))
     half = np.moveaxis(half, axis, 0)
     out = np.zeros_like(half)
     if len(half) > 2:
-        out[1:-1] = scipy.fft.dst(half[1:-1], 1, axis=0, workers=get_num_threads())
+        out[1:-1] = scipy.fft.dst(half[1:-1], 1, axis=0, workers=fft_workers(half.size))
     return np.moveaxis(out, 0, axis)
 
 

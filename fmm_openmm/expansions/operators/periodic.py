@@ -30,14 +30,11 @@ from fmm_openmm.expansions.splitting import (
     truncation_radii,
     upper_gamma,
 )
-from fmm_openmm.openmp import get_num_threads
+from fmm_openmm.openmp import fft_workers
 
 # splitting parameter over the inverse box width: balances the real-space FFT
 # against the reciprocal images
 ALPHA = 0.55
-
-THREADED = 2**17
-"""Size of arrays from which Fourier transforms use several threads."""
 
 POINTS = 4096
 """Number of points whose harmonics are evaluated together."""
@@ -117,7 +114,8 @@ def transformed(sums: np.ndarray) -> np.ndarray:
     terms, *lengths, last = sums.shape
     out = np.empty((terms, *lengths, last // 2 + 1))
     for l, same in by_degree(terms):
-        transforms = scipy.fft.rfftn(sums[same], axes=(1, 2, 3), workers=workers(sums[same].size))
+        values = sums[same]
+        transforms = scipy.fft.rfftn(values, axes=(1, 2, 3), workers=fft_workers(values.size))
         sign = 1.0 if l % 4 < 2 else -1.0
         out[same] = sign * (transforms.imag if l % 2 else transforms.real)
     return out
@@ -134,14 +132,9 @@ def transformed_back(operator: np.ndarray, shape: tuple[int, int, int]) -> np.nd
     for l, terms in by_degree(len(operator)):
         factor = (1, 1j, -1, -1j)[l % 4]
         values = factor * operator[terms]
-        out[terms] = scipy.fft.irfftn(values, shape, axes=(1, 2, 3), workers=workers(values.size))
+        workers = fft_workers(values.size)
+        out[terms] = scipy.fft.irfftn(values, shape, axes=(1, 2, 3), workers=workers)
     return out
-
-
-def workers(size: int) -> int:
-    """Number of threads for a Fourier transform of an array: starting one takes longer than the
-    transform of a small array."""
-    return get_num_threads() if size >= THREADED else 1
 
 
 def _reciprocal(lattice: BoxLattice, top: int, cut: float, sums: Callable) -> np.ndarray:

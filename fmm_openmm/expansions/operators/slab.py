@@ -34,7 +34,7 @@ from fmm_openmm.box import BoxLattice, PaddedLattice, index_grid
 from fmm_openmm.box.grid import is_smooth
 from fmm_openmm.expansions.harmonics import degrees, term, term_count
 from fmm_openmm.expansions.operators.periodic import periodic_operator, transformed
-from fmm_openmm.openmp import get_num_threads
+from fmm_openmm.openmp import fft_workers
 
 SEPARATION = 7.0
 """Least distance between a box and the layer's next image along z, box widths."""
@@ -90,7 +90,7 @@ def _on_lattice(operator: np.ndarray, stack: BoxLattice, lattice: PaddedLattice)
     l = degrees(int(len(operator) ** 0.5) - 1)[:, None, None, None]
     phase = np.array([1.0, 1j, -1.0, -1j])[l % 4]
     values = scipy.fft.irfftn(
-        phase * operator, stack.fft_shape, axes=(1, 2, 3), workers=get_num_threads()
+        phase * operator, stack.fft_shape, axes=(1, 2, 3), workers=fft_workers(operator.size)
     ).reshape(len(operator), -1)
     n0, n1, n2 = lattice.span
     offsets = index_grid([0, 0, 1 - n2], [n0, n1, n2]).reshape(-1, 3)
