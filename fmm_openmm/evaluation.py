@@ -490,7 +490,8 @@ class Evaluation:
         its load counts are particles without charge."""
         points, charges = self.planner.problem.load.particles - self._count, self.charges
         sums = force_sums(charges, fields)
-        return self.planner.examine(np.append(charges, np.zeros(points)), *sums)
+        counted = np.append(charges, np.zeros(points)) if points else charges
+        return self.planner.examine(counted, *sums)
 
     def _stays_on_device(self, positions) -> bool:
         """Whether positions are evaluated where they are, on a device."""

@@ -179,7 +179,8 @@ def in_units(
     """
     undefined = ~(np.abs(potentials) <= max_potential * largest)
     if fields is not None:
-        undefined |= ~np.isfinite(fields).all(-1)
+        finite = np.isfinite(fields)  # whose last axis is too short for `all` to be fast
+        undefined |= ~(finite[..., 0] & finite[..., 1] & finite[..., 2])
         fields[undefined] = 0.0
         fields *= COULOMB_CONSTANT / width**2
     potentials[undefined] = 0.0

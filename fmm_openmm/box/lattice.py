@@ -126,6 +126,11 @@ class BoxLattice:
         """Number of boxes in the cell."""
         return int(np.prod(np.diag(self.counts)))
 
+    @cached_property
+    def inverse(self) -> np.ndarray:
+        """The inverse of the box vectors, shape (3, 3)."""
+        return np.linalg.inv(self.boxes)
+
     @property
     def cell(self) -> np.ndarray:
         """Periodic cell vectors, shape (3, 3), box widths."""

@@ -215,7 +215,9 @@ field is zero."""
 def force_sums(charges: np.ndarray, fields: np.ndarray) -> tuple[float, float]:
     """Sums of q^2 E^2 and q^2 |E|^3 over the charges, shape (n,), in fields, shape (n, 3)."""
     charged = charges != 0.0
-    fields, weights = fields[charged], charges[charged] ** 2
+    if not charged.all():  # fields at others may be undefined
+        fields, charges = fields[charged], charges[charged]
+    weights = charges * charges
     squares = np.einsum("ij,ij->i", fields, fields, dtype=float)
     return inner(weights, squares), inner(weights, squares * np.sqrt(squares))
 

@@ -14,6 +14,7 @@ the reference: a cell that fluctuates about the limit does not make them alterna
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class Region:
         (3,), bool."""
         return extent > self.capacity
 
-    @property
+    @cached_property
     def capacity(self) -> np.ndarray:
         """Largest extent of particles that the boxes can cover, shape (3,), nm; infinite along axes
         along which they repeat."""
@@ -87,6 +88,8 @@ class Region:
             width = self.width
         if np.abs(cell[finite] / width - vectors[finite]).max() > 1e-12 * vectors[finite].max():
             return None
+        if width == self.width:
+            return self
         return replace(self, width=width, corner=self.corner * (width / self.width))
 
     def strained(self, cell: np.ndarray) -> "Region | None":
@@ -99,7 +102,7 @@ class Region:
         corner = self.corner * heights(lattice.boxes, width) / self.heights
         return replace(self, lattice=lattice, width=width, corner=corner)
 
-    @property
+    @cached_property
     def heights(self) -> np.ndarray:
         """Extent of a box along x, y and z, shape (3,), nm."""
         return heights(self.lattice.boxes, self.width)

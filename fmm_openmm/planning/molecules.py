@@ -25,9 +25,11 @@ def gather(
     for axis in np.flatnonzero(Boundary.from_cell(cell).periodic)[::-1]:
         period = cell[axis, axis]
         low = _emptiest(x[:, axis], period) if centre is None else centre[axis] - period / 2
-        shift = np.floor((x[:, axis] - low) / period)[:, None] * cell[axis]
-        x -= shift
-        moved -= shift
+        periods = np.floor((x[:, axis] - low) / period)
+        if periods.any():
+            shift = periods[:, None] * cell[axis]
+            x -= shift
+            moved -= shift
     return moved
 
 

@@ -105,11 +105,13 @@ class Planner:
     """
 
     problem: Problem
+    _kept_errors: ForceErrors
 
     def __init__(self, problem: Problem, memory: int = 1, fixed_cell: bool = False):
         self._memory, self._fixed_cell = memory, fixed_cell
         self._choices = 0
         self._reused = 0  # number of plans since the positions were examined
+        self._errors_for: tuple = (None, None, None)  # arguments of ``_kept_errors``
         self.has_warned = False
         self._last: FMMParameters | None = None  # parameters of the last region
         self.revise(problem)
@@ -294,10 +296,15 @@ class Planner:
         )
 
     def _errors(self, charges: np.ndarray) -> ForceErrors:
-        """Errors of the forces with the boxes of the last plan."""
-        boxes, load = self._used[0].boxes, self.problem.load
-        noise = self.problem.cost.rounding * single_noise(load.ionic, boxes.parameters.smoothing)
-        return ForceErrors.from_boxes(charges, boxes, load, noise)
+        """Errors of the forces with the boxes of the last plan, kept for the next time."""
+        boxes, problem = self._used[0].boxes, self.problem
+        given = charges, boxes, problem
+        if any(old is not new for old, new in zip(self._errors_for, given, strict=True)):
+            ionic, smoothing = problem.load.ionic, boxes.parameters.smoothing
+            noise = problem.cost.rounding * single_noise(ionic, smoothing)
+            self._kept_errors = ForceErrors.from_boxes(charges, boxes, problem.load, noise)
+            self._errors_for = given
+        return self._kept_errors
 
     def _given_rounding(self, problem: Problem, error: float, case: str = CLOSE) -> Problem:
         """A problem given the force error that single precision causes in a case; warns of it

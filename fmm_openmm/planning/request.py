@@ -107,8 +107,7 @@ class FMMParameters:
 
     def with_rounding(self, rounding: float) -> "FMMParameters":
         """The parameters with a relative RMS force error due to rounding added in quadrature."""
-        error, largest = add_rounding(self.expected_error, self.expected_largest_error, rounding)
-        return replace(self, expected_error=float(error), expected_largest_error=float(largest))
+        return self.with_forces(1.0, rounding)
 
     def with_forces(self, ratio: float, rounding: float) -> "FMMParameters":
         """The parameters with the errors that they have given the forces of an evaluation.
@@ -117,12 +116,10 @@ class FMMParameters:
             ratio: :meth:`fmm_openmm.planning.forces.ForceErrors.ratio`.
             rounding: relative RMS error due to rounding.
         """
-        scaled = replace(
-            self,
-            expected_error=ratio * self.expected_error,
-            expected_largest_error=ratio * self.expected_largest_error,
+        error, largest = add_rounding(
+            ratio * self.expected_error, ratio * self.expected_largest_error, rounding
         )
-        return scaled.with_rounding(rounding)
+        return replace(self, expected_error=float(error), expected_largest_error=float(largest))
 
     def _rows(self) -> list[tuple[str, str]]:
         """Names and values, for people."""

@@ -144,9 +144,9 @@ def number_boxes(
     """The boxes of the parts of particles: positions in box vectors, shape (n, 3); the faces that
     they are near, shape (n, 3); the parts of particle i, ``first[i]:first[i + 1]``; and the number
     of the box of each part."""
-    n, inverse = len(positions), np.linalg.inv(lattice.boxes)
+    n = len(positions)
     scaled, side, first = np.empty((n, 3)), np.empty((n, 3), np.int8), np.zeros(n + 1, np.int64)
-    _locate(positions, ORIGIN, inverse / width, smoothing, scaled, side, first[1:])
+    _locate(positions, ORIGIN, lattice.inverse / width, smoothing, scaled, side, first[1:])
     np.cumsum(first, out=first)
     number = np.empty(first[-1], np.int64)
     _number(scaled, side, first, lattice.counts, number)
@@ -158,7 +158,7 @@ def sort(
 ) -> CpuParts:
     """See :meth:`fmm_openmm.stages.Stages.sort`."""
     scaled, side, first, number = number_boxes(positions, lattice, width, smoothing)
-    m, inverse = len(number), np.linalg.inv(lattice.boxes)
+    m = len(number)
     place, start = np.empty(m, np.int64), np.zeros(lattice.size + 1, np.int64)
     _counting_sort(number, start, place)
     parts = CpuParts(
@@ -173,7 +173,7 @@ def sort(
         place=place,
     )
     _fill(
-        scaled, side, first, place, charges, lattice.boxes, inverse, smoothing,
+        scaled, side, first, place, charges, lattice.boxes, lattice.inverse, smoothing,
         parts.particle, parts.x, parts.charge, parts.weight, parts.slope, parts.box,
     )  # fmt: skip
     return parts
