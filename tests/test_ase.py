@@ -99,6 +99,7 @@ def test_any_cell_against_an_ewald_sum(left_handed):
     assert relative(forces @ rotation, to_ev / 10 * found.forces) < 1e-8
 
 
+@pytest.mark.slow
 def test_the_results_fit_each_other():
     atoms = salt()
     atoms.calc = FMMCalculator(**EXACT)

@@ -207,6 +207,7 @@ def test_promise(name, tolerance, m2l):
     assert abs(result.energy - expected.energy) <= tolerance * abs(expected.energy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [(1, 1, 1), (2, 2, 2)])
 def test_classical_octree(grid):
     d, expected = with_exact_sum("water")

@@ -277,6 +277,7 @@ def test_the_cell_changes(name, monkeypatch):
     assert len(made) == 2
 
 
+@pytest.mark.slow
 def test_forces_are_the_gradient_of_the_energy():
     (x, q, pairs, cell), _ = exact("net charge")
     solver = solver_for((x, q, pairs, cell), precision="double", tolerance=1e-2)
@@ -290,6 +291,7 @@ def test_forces_are_the_gradient_of_the_energy():
     assert slope == pytest.approx(-(forces * direction).sum(), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", [CUBE, SKEWED])
 def test_virial(cell):
     """Differences of the energy of boxes that cover the particles only; a shear is lower

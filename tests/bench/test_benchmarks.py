@@ -78,6 +78,7 @@ def test_nve(bench):
     assert all(0 < row["residual"] < 50 and abs(row["drift"]) < 100 for row in result["rows"])
 
 
+@pytest.mark.slow
 def test_scaling(bench, monkeypatch):
     monkeypatch.setattr("fmm_openmm.bench.scaling.EDGE", EDGE)
     table, result = bench(

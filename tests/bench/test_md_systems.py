@@ -138,6 +138,7 @@ def test_presets_and_files_are_relaxed(small_preset, monkeypatch, tmp_path):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ensemble", ["nvt", "npt"])
 def test_ensembles(ensemble, small_preset, tmp_path):
     """The barostat of the ensemble replaces the baths of a System from a file."""
@@ -166,7 +167,8 @@ def test_ensembles(ensemble, small_preset, tmp_path):
             )
 
 
-@pytest.mark.parametrize("name", ["dlpc", pytest.param("dlpc-charmm36", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dlpc", "dlpc-charmm36"])
 def test_presets(name):
     molecules = inputs.load(PRESETS[name].arguments(arguments("--preset", name)))
     system, force = molecules.system, nonbonded(molecules.system)

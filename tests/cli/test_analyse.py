@@ -14,6 +14,7 @@ from tests.cli.inputs import WATER
 from tests.convert.small_water import BOX, small_water
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "argv",
     [

@@ -41,6 +41,7 @@ def test_the_volume_is_drawn_in_npt():
     assert drawing.axes[2].get_ylabel().startswith("volume")
 
 
+@pytest.mark.slow
 def test_levels_and_the_bridge(succeed, fail):
     argv = (
         "run",
@@ -62,6 +63,7 @@ def test_levels_and_the_bridge(succeed, fail):
     )
 
 
+@pytest.mark.slow
 def test_run_nve(succeed, tmp_path):
     files = {
         "log": tmp_path / "run.csv",

@@ -187,6 +187,7 @@ def require_gpus(number):
         pytest.skip(f"needs {number} GPUs, there is {found}")
 
 
+@pytest.mark.slow
 def test_what_one_rank_refuses_all_ranks_refuse():
     ended = run(2, "-m", "tests.distributed.faults", "refused")
     assert ended.returncode == 0, ended.stderr[-3000:]

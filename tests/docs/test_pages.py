@@ -25,7 +25,7 @@ LANGUAGES = {
 }
 INSTALLATION = ("pip install ", "git clone ", ".ci/wheel")
 
-SLOW = {"membranes.md"}
+SLOW = {"README.md", "membranes.md"}
 
 
 def prepare(page: Path, text: str, folder: Path) -> None:

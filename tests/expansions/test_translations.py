@@ -167,6 +167,7 @@ def chain(tools, order, sources, q, targets):
     return tools.l2l(local * to_child(order), target_child) @ regular(targets, order)
 
 
+@pytest.mark.slow
 @operators
 def test_chain_converges_to_the_direct_sum(operator):
     rng = np.random.default_rng(3)

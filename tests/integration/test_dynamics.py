@@ -175,6 +175,7 @@ def test_multiple_time_steps(flexible_water, use, platform):
             assert end == pytest.approx(start, abs=0.02 * state.getKineticEnergy()._value)
 
 
+@pytest.mark.slow
 def test_energy_is_conserved(flexible_water):
     fmm.use_fmm(flexible_water.system, tolerance=1e-5)
     context = flexible_water.context("Reference", openmm.VerletIntegrator(0.0002))

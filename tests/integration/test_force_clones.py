@@ -110,6 +110,7 @@ def test_an_earlier_xml_is_not_touched_by_later_changes(ions):
     )
 
 
+@pytest.mark.slow
 def test_the_xml_stays_small(water):
     before = len(openmm.XmlSerializer.serialize(water.system))
     fmm.use_fmm(water.system)

@@ -51,6 +51,7 @@ def moving(box: Box, platform="Reference") -> openmm.Context:
     return context
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "scale", "kinetic"),
     [

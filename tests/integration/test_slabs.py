@@ -50,6 +50,7 @@ def box(request):
     return neutral(box) if request.param == "chains" else box
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_agrees_with_solver_and_exact_sum(box, name):
     in_vacuum(box, name)

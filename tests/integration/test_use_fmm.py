@@ -28,6 +28,7 @@ def coulomb_free(box: Box) -> Box:
     return twin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["water", "flexible_water", "tip4pew", "tip5p", "chains"])
 def test_energy_and_forces_of_converged_pme(name, request):
     box = request.getfixturevalue(name)

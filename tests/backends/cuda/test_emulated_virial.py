@@ -66,6 +66,7 @@ def check(lattice, width, particles, order, smoothing, minimum_image, dtype, fol
     assert np.array_equal(virial, again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "dtype", "order", "smoothing", "minimum_image"),
     [

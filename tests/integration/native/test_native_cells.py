@@ -306,6 +306,7 @@ def test_energies_of_trial_scalings_of_a_membrane(tolerance, asked):
         assert error(np.abs(fmm_energy - exact)) <= error(np.abs(pme_energy - exact))
 
 
+@pytest.mark.slow
 def test_boxes_of_a_slab_serve_its_area(library, water):
     """The boxes of a slab serve every cell with an area of the same shape, of any size, and the
     same third vector. They stay centred on the slab."""

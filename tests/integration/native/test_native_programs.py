@@ -136,6 +136,7 @@ __device__ inline long long realToFixedPoint(real x) {
 """What OpenMM 8.6 puts before a source, in the main (``CudaContext::createModule``)."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "is_open"), [("mixed", False), ("double", False), ("mixed", True)]
 )
