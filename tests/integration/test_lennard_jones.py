@@ -4,6 +4,7 @@ whatever the System holds."""
 import copy
 import ctypes
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import openmm
@@ -757,6 +758,20 @@ def test_a_choice_that_is_not_possible_is_an_error():
     pair_choice.close(18)
     assert not pair_choice.claim(19, pairs_with(), None)
     pair_choice.close(19)
+
+
+def test_a_context_at_the_address_of_one_whose_creation_failed():
+    refused, served = (
+        HostBridge(Definition(Options(lennard_jones=choice))) for choice in ("sites", "auto")
+    )
+    with pytest.raises(ValueError, match="it holds charges"):
+        pair_choice.claim(20, pairs_with(context=4096, obstacle=b"it holds charges"), refused)
+    pair_choice.claim(21, pairs_with(context=4096), served)
+    cuda = SimpleNamespace(getName=lambda: "CUDA")
+    context = SimpleNamespace(this=4096, getPlatform=lambda: cuda)
+    assert pair_choice.status(context) == ("sites", "300 of 900 particles are sites")
+    for kernel in (20, 21):
+        pair_choice.close(kernel)
 
 
 def test_options():

@@ -30,11 +30,13 @@ class Decision:
         context: address of the Context.
         among_sites: whether the plugin computes the pairs.
         reason: for messages.
+        force: identity of the first FMMForce of the Context; empty if there is none.
     """
 
     context: int
     among_sites: bool
     reason: str
+    force: str
 
 
 _decisions: dict[int, Decision] = {}
@@ -85,15 +87,15 @@ def claim(kernel: int, pairs: Pairs, bridge: Bridge | None) -> bool:
     """
     options = bridge.definition.options if bridge else None
     if options is None:
-        decision = Decision(pairs.context, False, "there is no FMMForce")
+        among_sites, reason = False, "there is no FMMForce"
     elif options.bridge == "host" or not options.on_gpu:
-        decision = Decision(pairs.context, False, "the FMMForce uses the host bridge")
+        among_sites, reason = False, "the FMMForce uses the host bridge"
     else:
-        decision = Decision(pairs.context, *decide(options.lennard_jones, pairs))
-    _decisions[kernel] = decision
-    if options and options.lennard_jones == "sites" and not decision.among_sites:
-        raise ValueError(f"`lennard_jones='sites'` is not possible: {decision.reason}")
-    return decision.among_sites
+        among_sites, reason = decide(options.lennard_jones, pairs)
+    _decisions[kernel] = Decision(pairs.context, among_sites, reason, bridge.uid if bridge else "")
+    if options and options.lennard_jones == "sites" and not among_sites:
+        raise ValueError(f"`lennard_jones='sites'` is not possible: {reason}")
+    return among_sites
 
 
 def status(context) -> tuple[str, str]:
@@ -107,6 +109,8 @@ def status(context) -> tuple[str, str]:
     ]
     if not found:
         return "openmm", "the Context has no Lennard-Jones interaction that the plugin knows"
+    # a Context whose creation failed may have had this address: OpenMM never deletes its kernels
+    found = [decision for decision in found if decision.force == found[-1].force]
     left = [decision for decision in found if not decision.among_sites]
     reasons = dict.fromkeys(decision.reason for decision in left or found)
     return "openmm" if left else "sites", "; ".join(reasons)
