@@ -111,7 +111,6 @@ class Planner:
         self._memory, self._fixed_cell = memory, fixed_cell
         self._choices = 0
         self._reused = 0  # number of plans since the positions were examined
-        self._errors_for: tuple = (None, None, None)  # arguments of ``_kept_errors``
         self.has_warned = False
         self._last: FMMParameters | None = None  # parameters of the last region
         self.revise(problem)
@@ -127,6 +126,7 @@ class Planner:
         self._prepared: Boxes | None = None
         self._ratio: float | None = None  # arguments of ``FMMParameters.with_forces``
         self._rounding = 0.0
+        self._errors_for: tuple = (None, None, None)  # arguments of ``_kept_errors``
         self._measured: dict[FMMParameters, FMMParameters] = {}  # those with measured errors
         self.forget()
 
