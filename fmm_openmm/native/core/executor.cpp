@@ -64,7 +64,8 @@ void Executor::allocate() {
         if (program.buffers[i].kept)
             saved.push_back(
                 {offsets[i], reserve(program.buffers[i].bytes), program.buffers[i].bytes});
-    check(cuMemAlloc(&memory, total), "allocating " + std::to_string(total >> 20) + " MiB");
+    check(cuMemAlloc(&memory, total),
+          "allocating " + std::to_string(total >> 20) + " MiB" + host.place());
     for (auto& buffer : saved) {
         buffer.buffer += memory;
         buffer.copy += memory;

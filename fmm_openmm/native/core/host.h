@@ -18,6 +18,9 @@ public:
     // waits for them.
     virtual void reportCompilation() {}
 
+    // Where its memory is, at the end of messages; empty for the device of OpenMM's Context.
+    virtual std::string place() const { return ""; }
+
     // Find the address of an array that the host owns; false if it is not allocated yet.
     virtual bool find(const std::string& array, CUdeviceptr& address) = 0;
 };

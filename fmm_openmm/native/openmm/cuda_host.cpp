@@ -1,5 +1,7 @@
 #include "cuda_host.h"
 
+#include <cstdio>
+
 #include "../core/driver.h"
 #include "openmm/common/ContextSelector.h"
 
@@ -50,6 +52,19 @@ std::string modelOf(CUdevice device) {
     char name[256];
     check(cuDeviceGetName(name, sizeof(name), device), "asking a device");
     return name;
+}
+
+std::string uuidOf(CUdevice device) {
+    CUuuid uuid;
+    check(cuDeviceGetUuid(&uuid, device), "asking a device");
+    std::string text = "GPU-";
+    for (int i = 0; i < 16; i++) {
+        char digits[3];
+        std::snprintf(digits, sizeof(digits), "%02x", (unsigned char)uuid.bytes[i]);
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += "-";
+        text += digits;
+    }
+    return text;
 }
 
 std::vector<CUdevice> peersOf(CUdevice device) {

@@ -26,6 +26,9 @@ private:
 
 std::string modelOf(CUdevice device);
 
+// The UUID as nvidia-smi prints it.
+std::string uuidOf(CUdevice device);
+
 // Other devices of the same model to whose memory a device has access.
 std::vector<CUdevice> peersOf(CUdevice device);
 

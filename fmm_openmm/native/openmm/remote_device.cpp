@@ -32,6 +32,8 @@ public:
         return load(source);
     }
 
+    std::string place() const override { return " on device " + uuidOf(owner.device); }
+
     bool find(const std::string& name, CUdeviceptr& address) override {
         const auto found = arrays.find(name);
         address = found == arrays.end() ? 0 : found->second.copy;
@@ -48,7 +50,7 @@ private:
 
     void add(const std::string& name, CUdeviceptr original, size_t bytes) {
         CUdeviceptr copy;
-        check(cuMemAlloc(&copy, bytes), "allocating " + name + " on a further device");
+        check(cuMemAlloc(&copy, bytes), "allocating " + name + place());
         arrays[name] = {original, copy, bytes};
     }
 
@@ -81,7 +83,7 @@ RemoteDevice::~RemoteDevice() {
 }
 
 void RemoteDevice::start(const std::string& collector) {
-    check(cuDevicePrimaryCtxRetain(&context, device), "using a further device");
+    check(cuDevicePrimaryCtxRetain(&context, device), "using device " + uuidOf(device));
     allowAccess();
     own.reset(new CudaHost(cuda));
     adding.reset(new Executor(*own, collector));

@@ -1,7 +1,6 @@
 #include "remote_devices.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 #include <sstream>
 
@@ -50,19 +49,6 @@ public:
 private:
     std::weak_ptr<RemoteDevices> owner;
 };
-
-static std::string uuidOf(CUdevice device) {
-    CUuuid uuid;
-    check(cuDeviceGetUuid(&uuid, device), "asking a device");
-    std::string text = "GPU-";
-    for (int i = 0; i < 16; i++) {
-        char digits[3];
-        std::snprintf(digits, sizeof(digits), "%02x", (unsigned char)uuid.bytes[i]);
-        if (i == 4 || i == 6 || i == 8 || i == 10) text += "-";
-        text += digits;
-    }
-    return text;
-}
 
 // The device of an index or UUID.
 static CUdevice deviceOf(const std::string& name) {

@@ -231,6 +231,22 @@ def test_devices_that_are_not_there(water, devices, reason):
 
 @on_gpu
 @with_two
+@pytest.mark.alone
+def test_a_device_that_is_full(ions):
+    cupy = pytest.importorskip("cupy")
+    converted(ions, devices=BOTH, grid=(128, 128, 128), order=10, near_radius=1.87)
+    with cupy.cuda.Device(1):
+        taken = cupy.cuda.memory.alloc(cupy.cuda.runtime.memGetInfo()[0] - (2 << 30))
+    reason = r"`devices=.*` is not possible: allocating \d+ MiB on device GPU-.*memory"
+    with pytest.raises(openmm.OpenMMException, match=reason):
+        context_of(ions)
+    del taken
+    with cupy.cuda.Device(1):
+        cupy.get_default_memory_pool().free_all_blocks()
+
+
+@on_gpu
+@with_two
 def test_the_contexts_device_is_among_them(water):
     converted(water, devices=[0])
     with pytest.raises(openmm.OpenMMException, match="the Context is on device 1, which is not"):
