@@ -5,6 +5,8 @@ symmetric matrix made of the operator's terms. Inner loops run over ``WAVES`` wa
 real and imaginary parts in separate arrays. Several sets of moments share the FFTs and matrices.
 """
 
+import math
+
 import numpy as np
 import scipy.fft
 
@@ -111,7 +113,7 @@ def convolve(spectrum: np.ndarray, operator: np.ndarray, order: int) -> None:
         operator: the operator's terms at the same wave vectors, shape (rows, wave vectors).
     """
     index, weight = coupling(order)
-    sets = spectrum.reshape(-1, *spectrum.shape[-3:])
+    sets = spectrum.reshape(math.prod(spectrum.shape[:-3]), *spectrum.shape[-3:])
     _convolve(sets, operator, index, weight.astype(spectrum.dtype), degrees(order))
 
 
