@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fmm_openmm.backends.cpu import CpuStages
+from fmm_openmm.backends.cpu.lattice import convolve
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.backends.reference.sort import cubic_step, sort
 from fmm_openmm.box import ORIGIN, BoxLattice, box_width
 from fmm_openmm.driver import evaluate
+from fmm_openmm.expansions.harmonics import term_count
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Accumulator, Moments
 from tests.support.charges import random_charges, relative
@@ -300,3 +302,17 @@ def test_cubic_step():
     for end in (step[1], 1 - step[-2]):
         assert 0 < end < 3e-4  # 3 t^2
     assert slope[0] == slope[-1] == 0.0
+
+
+@pytest.mark.parametrize("sets", [(), (3,)])
+def test_shares_of_the_wave_vectors(sets):
+    """A rank has any number of them, none included."""
+    rng, order, waves = np.random.default_rng(5), 3, 150
+    operator = rng.normal(size=(term_count(2 * order), waves))
+    whole = rng.normal(size=(*sets, term_count(order), waves, 2))
+    parts = slice(0, 70), slice(70, 70), slice(70, waves)
+    shares = [whole[..., part, :].copy() for part in parts]
+    convolve(whole, operator, order)
+    for share, part in zip(shares, parts, strict=True):
+        convolve(share, np.ascontiguousarray(operator[:, part]), order)
+        np.testing.assert_allclose(share, whole[..., part, :], rtol=1e-12, atol=1e-12)
