@@ -18,7 +18,7 @@ public:
     // waits for them.
     virtual void reportCompilation() {}
 
-    // Where its memory is, at the end of messages; empty for the device of OpenMM's Context.
+    // Where its memory is, at the end of messages; empty if that need not be said.
     virtual std::string place() const { return ""; }
 
     // Find the address of an array that the host owns; false if it is not allocated yet.
