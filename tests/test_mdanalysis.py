@@ -92,6 +92,7 @@ def test_backends(backend, folder, expected):
     assert all(np.array_equal(found[name], expected[name]) for name in QUANTITIES)
 
 
+@pytest.mark.slow
 def test_processes_that_could_not_compute_are_refused(folder, expected):
     """MDAnalysis would wait for them for ever."""
     if multiprocessing.get_start_method() != "fork" or not breaks_when_forked():

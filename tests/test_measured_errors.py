@@ -86,6 +86,7 @@ def test_rounding_in_double_precision(seed):
     assert 0.5 * error < solver.measure_errors(case.positions).rms < 2 * error
 
 
+@pytest.mark.slow
 def test_expected_errors_of_other_positions():
     """Of a liquid, wherever the boxes lie in it."""
     case = of_system(build("melt"))

@@ -61,6 +61,7 @@ def test_the_error_is_not_wastefully_small(tolerance):
     assert np.diag(solver.parameters.counts).min() > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["charged droplet", "clusters"])
 def test_reference(name):
     """The readable backend gives what the fast one gives."""

@@ -44,6 +44,7 @@ def test_md(bench):
         )
 
 
+@pytest.mark.slow
 def test_md_of_water_whose_every_atom_is_a_site(bench):
     """Steps of water in which hydrogens are sites, without force errors."""
     chosen = (

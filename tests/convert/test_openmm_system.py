@@ -75,6 +75,7 @@ def test_the_systems_box_and_none_for_an_open_force():
     assert fmm.ChargeSystem.from_openmm(system).box_vectors is None
 
 
+@pytest.mark.slow
 def test_the_energy_is_that_of_pme(water):
     """The container holds all that PME knows of electrostatics: TIP3P has no scaled exceptions."""
     system = openmm.XmlSerializer.clone(water.system)

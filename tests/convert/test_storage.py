@@ -137,6 +137,7 @@ def test_cut_short_anywhere(saved):
             fmm.ChargeSystem.load(saved)
 
 
+@pytest.mark.slow
 def test_flipped_bits_anywhere(full, saved):
     """Some bytes of a zip mean nothing (dates, say); every other change must be an error, never
     another system."""

@@ -225,6 +225,7 @@ def test_accepted(name, recognise, folder):
     check(found, ACCEPTED[name], folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["force switch", "force switch, NBFIX", "force switch of GROMACS", "one exponent"]
 )

@@ -124,6 +124,7 @@ def test_elements_below_the_diagonal(flexible_water, scale):
     assert difference > 50 if scale == "molecules" else difference < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("charge", [1.0, 2.5])
 def test_the_trace_of_the_virial_is_the_energy(ions, charge):
     """Charges alone, also with a background: the energy is homogeneous in the lengths, of degree

@@ -304,6 +304,7 @@ def test_crossovers_and_claims():
     ]
 
 
+@pytest.mark.slow
 def test_bench_prints_and_draws(monkeypatch, tmp_path, capsys):
     """The command, with times made up."""
     monkeypatch.setattr("fmm_openmm.backends.backend_class", lambda name: None)
