@@ -9,7 +9,7 @@ from fmm_openmm.arrays import to_host
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.oracle import direct_sum, ewald_sum, partial_ewald_sum
 from fmm_openmm.units import COULOMB_CONSTANT
-from tests.expected_errors import crystal, of_system, random_case
+from tests.expected_errors import crystal, of_system, random_case, relative, solver_of
 from tests.systems import build
 
 CASES = {
@@ -36,26 +36,13 @@ NEGLIGIBLE = 1e-3
 may dominate it."""
 
 
-def relative(forces, exact):
-    """RMS and largest error, relative to the RMS force."""
-    errors = np.linalg.norm(forces - exact, axis=1) / np.sqrt((exact**2).sum(1).mean())
-    return np.sqrt(np.mean(errors**2)), errors.max()
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of tolerances out of reach
 @pytest.mark.parametrize("tolerance", [5e-4, 1e-5, 1e-7])
 @pytest.mark.parametrize("name", CASES)
 def test_errors_are_measured(name, tolerance):
     case = CASES[name]()
     exact = ewald_sum(case.positions, case.charges, case.cell, case.exclusions).forces
-    solver = CoulombSolver(
-        case.charges,
-        case.cell,
-        case.exclusions,
-        tolerance=tolerance,
-        backend="cpu",
-        positions=case.positions,
-    )
+    solver = solver_of(case, tolerance)
     found = relative(solver.compute(case.positions).forces, exact)
     measured, p = solver.measure_errors(case.positions), solver.parameters
     if found[0] < NEGLIGIBLE * tolerance:
@@ -73,7 +60,7 @@ def test_errors_are_measured(name, tolerance):
 
 @pytest.mark.parametrize("seed", [2, 4, 7])
 def test_rounding_in_double_precision(seed):
-    """Of coordinates of a cluster in wide boxes, which another evaluation rounds differently."""
+    """Another evaluation must round the coordinates of a cluster in wide boxes differently."""
     case = random_case("cluster_beside_others", seed)
     q, x = case.charges.astype(np.longdouble), case.positions.astype(np.longdouble)
     delta = x[:, None] - x
@@ -88,7 +75,7 @@ def test_rounding_in_double_precision(seed):
 
 @pytest.mark.slow
 def test_expected_errors_of_other_positions():
-    """Of a liquid, wherever the boxes lie in it."""
+    """The errors measured in a liquid hold wherever the boxes lie in it."""
     case = of_system(build("melt"))
     exact = ewald_sum(case.positions, case.charges, case.cell).forces
     solver = CoulombSolver(case.charges, case.cell, tolerance=1e-5, backend="cpu")

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fmm_openmm.arrays import is_on_device, to_device, to_host
+from fmm_openmm.arrays import bounds, is_on_device, to_device, to_host
 from fmm_openmm.boundary import EMPTY_SPACE, Boundary
 from fmm_openmm.box import Frame
 from fmm_openmm.checks import check_positions
@@ -109,17 +109,18 @@ class FrameSolver:
         if not isinstance(first, Region):  # boxes over the cell, or another solver's
             return planner
         capacity = first.capacity
-        extent = np.ptp(self._gathered(positions, box_vectors)[0], axis=0)
-        ratio = np.maximum(extent / capacity, 1.0)
+        low, high = bounds(self._gathered(positions, box_vectors)[0])
+        ratio = np.maximum((high - low) / capacity, 1.0)
         steps = np.ceil(np.log(ratio) / np.log(GROWTH)).astype(int)
         if not steps.any():
             return planner
         key = tuple(steps.tolist())
         if key not in self._stretched:
             typical, cell = self._gathered(*self._first)
-            extent = np.ptp(typical, axis=0)
+            low, high = bounds(typical)
+            extent = high - low
             axes = (steps > 0) & (extent > 0)
-            factor, middle = np.ones(3), typical.min(0) + extent / 2
+            factor, middle = np.ones(3), low + extent / 2
             factor[axes] = capacity[axes] * GROWTH ** steps[axes] / extent[axes]
             made = copy.copy(planner)
             made.revise(planner.problem)
