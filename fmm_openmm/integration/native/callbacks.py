@@ -182,7 +182,8 @@ def _request(kernel, what, box, positions, names, values, count, sums, inbox):
 
 @_answering
 def _settle(kernel, reason, inbox):
-    session, reason = _sessions[kernel], reason.decode(errors="replace")
+    session = _sessions[kernel]
+    reason = reason.decode(errors="replace").removeprefix("FMMForce: ")
     if session.native_only:
         _deliver(
             inbox,

@@ -252,7 +252,7 @@ def test_a_failure_at_the_first_evaluation(chains, bridge, monkeypatch):
         if bridge == "native":
             for _ in range(2):
                 with pytest.raises(
-                    openmm.OpenMMException, match="not possible: FMMForce: MemoryError: no room"
+                    openmm.OpenMMException, match="not possible: MemoryError: no room"
                 ):
                     coulomb(context, force)
         else:

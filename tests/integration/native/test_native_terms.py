@@ -97,7 +97,7 @@ def test_there_is_no_way_back_to_the_host_bridge(ions, monkeypatch):
         session = session_of(fmm.FMMForce.from_nonbonded(ions.nonbonded, **options))
         monkeypatch.setitem(callbacks._sessions, 77, session)
         delivered.clear()
-        callbacks._settle(77, b"no room", ctypes.c_void_p(0))
+        callbacks._settle(77, b"FMMForce: no room", ctypes.c_void_p(0))
         assert delivered.get(Delivery.FAILURE) == reason
         assert session.reason == (None if reason else "no room")
 
