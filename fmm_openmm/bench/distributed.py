@@ -189,9 +189,9 @@ def _base(edge: float) -> tuple[ChargeSystem, np.ndarray]:
 
 
 def _copies_of(comm, base: ChargeSystem, size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Charges, positions and exclusions of the copies of this rank, with particles numbered through
-    all ranks."""
-    shifts = np.array(list(np.ndindex(*size.copies))) @ base.box_vectors
+    """Charges, positions and exclusions of the copies of this rank, whole layers along the last box
+    vector as far as possible, with particles numbered through all ranks."""
+    shifts = np.array(list(np.ndindex(*size.copies[::-1])))[:, ::-1] @ base.box_vectors
     first, last = (len(shifts) * rank // comm.size for rank in (comm.rank, comm.rank + 1))
     numbers = len(base) * np.arange(first, last)
     return (

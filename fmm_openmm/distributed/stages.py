@@ -123,6 +123,7 @@ class DistributedStages(CpuStages):
         self._waves = even_ranges(self.operator.shape[1], comm.size)
         self.operator = np.ascontiguousarray(self.operator[:, self._waves[comm.rank]])
         self._boxes: list[slice] = []
+        self._slots: list[slice | np.ndarray] = []  # of the boxes of each rank
 
     def compute(
         self, positions: np.ndarray, width: float, largest: float, virial: bool
@@ -210,8 +211,9 @@ class DistributedStages(CpuStages):
             list_links(here.particle, here.partner, mine, place, links)
             partners.append(np.concatenate([links, away[owner == rank]]))
         rows = np.column_stack([positions, self.given_charges])
-        received = exchange_rows(comm, [rows[sent] for sent in wanted])
-        flags = exchange(comm, [mine[sent] for mine, sent in zip(owned, wanted, strict=True)])
+        copied = [np.flatnonzero(sent) for sent in wanted]
+        received = exchange_rows(comm, [rows.take(sent, 0) for sent in copied])
+        flags = exchange(comm, [mine[sent] for mine, sent in zip(owned, copied, strict=True)])
         self._is_own = np.concatenate(flags)
         self._offsets = np.cumsum([0, *map(len, received)])
         self._exclude(exchange_rows(comm, partners))
@@ -274,6 +276,7 @@ class DistributedStages(CpuStages):
         index = np.column_stack(np.unravel_index(np.arange(lattice.size), shape, order="F"))
         shares = BoxShares.balanced(comm, lattice, index, total)
         self._boxes, self._owner, self._near = shares.ranges, shares.owner, shares.near
+        self._slots = [_as_slice(lattice.slots[own]) for own in shares.ranges]
 
     @property
     def _own(self) -> slice:
@@ -305,7 +308,7 @@ class DistributedStages(CpuStages):
         return replace(moments, charge=float(total[0]), dipole=total[1:4], square=total[4:7])
 
     def lattice_m2l(self, moments):
-        comm, lattice, slots = self._comm, self.lattice, self.lattice.slots
+        comm, lattice = self._comm, self.lattice
         terms = self._terms[comm.rank]
         count = terms.stop - terms.start
         spectrum = self._spectrum(moments.boxes)
@@ -318,19 +321,19 @@ class DistributedStages(CpuStages):
                 [part.reshape(count, share.stop - share.start, 2) for part, share in shares], 1
             )
             local = transform_back(spectrum, lattice)
-        blocks = exchange(comm, [local[:, slots[own]] for own in self._boxes])
+        blocks = exchange(comm, [local[:, slots] for slots in self._slots])
         return np.concatenate(blocks).reshape(len(moments.boxes), len(self._own_slots))
 
     def _spectrum(self, moments: np.ndarray) -> np.ndarray:
         """Fourier transform of the moments of all boxes at the wave vectors of this rank, shape
         (terms, wave vectors, 2), from its boxes' moments."""
-        comm, lattice, slots = self._comm, self.lattice, self.lattice.slots
+        comm, lattice = self._comm, self.lattice
         terms, waves = self._terms[comm.rank], self._waves[comm.rank]
         count, width = terms.stop - terms.start, waves.stop - waves.start
         boxes = np.empty((count, lattice.size), moments.dtype)
         blocks = exchange(comm, [moments[rows] for rows in self._terms])
-        for own, part in zip(self._boxes, blocks, strict=True):
-            boxes[:, slots[own]] = part.reshape(count, own.stop - own.start)
+        for own, slots, part in zip(self._boxes, self._slots, blocks, strict=True):
+            boxes[:, slots] = part.reshape(count, own.stop - own.start)
         spectrum = (
             transform(boxes, lattice)
             if count
@@ -365,3 +368,10 @@ class DistributedStages(CpuStages):
     def p2p(self, parts, near, out, moment=None, sources=None):
         own = range(self._own.start, self._own.stop)
         p2p(parts, parts, near, self.lattice, out, moment, own)
+
+
+def _as_slice(index: np.ndarray) -> slice | np.ndarray:
+    """A slice for indices that follow one another, which NumPy copies faster."""
+    if len(index) and (np.diff(index) == 1).all():
+        return slice(int(index[0]), int(index[-1]) + 1)
+    return index
