@@ -17,11 +17,16 @@ def evaluate(stages, positions: Array, width: float | Array) -> tuple[Array, Arr
         width: mean box width, nm.
     """
     parts = stages.sort(positions, width)
-    moments = stages.p2m(parts)
-    out = stages.l2p(parts, moments, expand(stages, parts, moments))
+    out = far_field(stages, parts) if stages.has_far_field else stages.nothing(parts)
     near = stages.exclusions(parts, out)
     stages.p2p(parts, near, out)
     return stages.gather(parts, out)
+
+
+def far_field(stages, parts):
+    """Potentials and fields of the boxes that are not near, at the parts."""
+    moments = stages.p2m(parts)
+    return stages.l2p(parts, moments, expand(stages, parts, moments))
 
 
 def expand(stages, parts, moments):

@@ -226,7 +226,19 @@ class RepeatedEvaluation(ChargeSets):
 
 
 class Stages(ABC):
-    """The stages of a backend. ``driver.py`` calls them in order."""
+    """The stages of a backend. ``driver.py`` calls them in order.
+
+    Attributes:
+        has_far_field: whether any box is not near to another, or has images; else there are no
+            expansions.
+    """
+
+    has_far_field = True
+
+    def nothing(self, parts: Parts) -> Accumulator:
+        """Zeros at the parts, which take the place of a far field."""
+        m = len(parts.x)
+        return Accumulator(np.zeros(m), np.zeros((m, 3)))
 
     @abstractmethod
     def sort(self, positions: np.ndarray, width: float) -> Parts:

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fmm_openmm.backends.cpu import CpuStages
-from fmm_openmm.backends.cpu.lattice import convolve
+from fmm_openmm.backends.cpu.lattice import convolve, lattice_m2l
+from fmm_openmm.backends.cpu.lattice_matrices import LatticeMatrices
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.backends.reference.sort import cubic_step, sort
-from fmm_openmm.box import ORIGIN, BoxLattice, box_width
+from fmm_openmm.box import ORIGIN, BoxLattice, PaddedLattice, box_width
 from fmm_openmm.driver import evaluate
 from fmm_openmm.expansions.harmonics import term_count
 from fmm_openmm.specification import Specification
@@ -155,12 +156,32 @@ def random_expansions(stage, dtype):
 
 
 def test_lattice(fast, obvious, dtype):
+    """With and without matrices that are kept, and as the stages choose."""
     boxes, slots = random_expansions(fast[0], dtype), fast[0].lattice.slots
     nothing = (0.0, np.zeros(3), 0.0)
-    found = fast[0].lattice_m2l(Moments(boxes.copy(), *nothing))
     expected = obvious[0].lattice_m2l(Moments(boxes[:, slots].T.astype(float), *nothing))
-    assert found.dtype == dtype
-    assert_close(found[:, slots].T, expected, dtype)
+    operator, lattice, order = fast[0].operator, fast[0].lattice, fast[0].order
+    for found in (
+        fast[0].lattice_m2l(Moments(boxes.copy(), *nothing)),
+        LatticeMatrices(operator, lattice, order).lattice_m2l(boxes),
+        lattice_m2l(boxes, operator, lattice, order),
+    ):
+        assert found.dtype == dtype
+        assert_close(found[:, slots].T, expected, dtype)
+
+
+def test_no_far_field():
+    """Where all boxes are near there are no expansions, and their results would be zero."""
+    case, rng = CASES["crowded"], np.random.default_rng(4)
+    q, x = rng.normal(size=case.particles), rng.random((case.particles, 3))
+    lattice = PaddedLattice(np.array([2, 2, 2]), 1.87)
+    stage = CpuStages(Specification(lattice, 3, 0.1, q, np.zeros((0, 2), np.int64), False, float))
+    found = evaluate(stage, x, 0.6)
+    assert not stage.has_far_field
+    stage.has_far_field = True
+    for fast, obvious in zip(found, evaluate(stage, x, 0.6), strict=True):
+        np.testing.assert_array_equal(fast, obvious)
+    assert stages("cpu", case).has_far_field  # which has images
 
 
 def test_l2p(fast, obvious, dtype):

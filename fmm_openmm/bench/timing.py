@@ -12,7 +12,7 @@ from fmm_openmm.driver import evaluate
 from fmm_openmm.openmp import get_num_threads
 from fmm_openmm.stages import LEVEL_STAGES, STAGES, Stages
 
-_STAGE_OF = {"lattice_m2l": "lattice", "exclusions": "p2p"}
+_STAGE_OF = {"lattice_m2l": "lattice", "exclusions": "p2p", "nothing": "l2p"}
 
 REPEATS = 50
 BUDGET = 0.5
@@ -38,9 +38,13 @@ class StageClock:
         self.seconds = dict.fromkeys((*STAGES, *LEVEL_STAGES), 0.0)
 
     def __getattr__(self, name):
+        stage = getattr(self._stages, name)
+        if not callable(stage):
+            return stage
+
         def timed(*arguments):
             begin = time.perf_counter()
-            result = getattr(self._stages, name)(*arguments)
+            result = stage(*arguments)
             self.seconds[_STAGE_OF.get(name, name)] += time.perf_counter() - begin
             return result
 

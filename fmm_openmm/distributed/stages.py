@@ -115,7 +115,8 @@ class DistributedStages(CpuStages):
 
     def __init__(self, comm, specification: Specification, charges: np.ndarray, links: Links):
         super().__init__(specification)
-        prepare(kernels_in("share"), self.dtype)
+        prepare(kernels_in("share", "lattice"), self.dtype)
+        self.has_far_field = True  # whose moments show whether the ranks agree about the boxes
         self._comm, self.given_charges = comm, charges
         here = links.rank == comm.rank
         self._links_here, self._links_away = links.where(here), links.where(~here)

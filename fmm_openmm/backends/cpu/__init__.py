@@ -13,6 +13,7 @@ from fmm_openmm.backends.cpu.groups import Fragments, energies_among
 from fmm_openmm.backends.cpu.l2l import l2l
 from fmm_openmm.backends.cpu.l2p import l2p
 from fmm_openmm.backends.cpu.lattice import lattice_m2l, transform
+from fmm_openmm.backends.cpu.lattice_matrices import LatticeMatrices
 from fmm_openmm.backends.cpu.lattice_work import lattice_work
 from fmm_openmm.backends.cpu.m2l import Interactions, m2l
 from fmm_openmm.backends.cpu.m2m import filled_boxes, m2m, parent_matrices
@@ -57,7 +58,9 @@ class CpuStages(HostStages):
         self.partner_start, self.partner = partners(spec.exclusions, len(spec.charges))
         self.table, self.reach = near_table(spec.lattice.near)
         self.octree = Octree(spec.lattice, spec.levels)
-        needed = kernels_in("operator", "sort", "p2m", "lattice", "l2p", "exclusions", "p2p")
+        self._small = LatticeMatrices.suit(self.octree.root, spec.order)
+        lattice = "lattice_matrices" if self._small else "lattice"
+        needed = kernels_in("operator", "sort", "p2m", lattice, "l2p", "exclusions", "p2p")
         if spec.levels:
             self.translation = implementation(M2L, spec.m2l, "cpu")
             needed += (self.translation.kernel,)
@@ -72,6 +75,7 @@ class CpuStages(HostStages):
             self.octree.root, spec.order, 1e-10 if single else 1e-17, harmonic_sums
         )
         self.operator = operator.reshape(len(operator), -1).astype(far)
+        self.has_far_field = bool(spec.levels or spec.lattice.background or self.operator.any())
 
     def sort(self, positions, width):
         self.positions = positions / width
@@ -92,7 +96,13 @@ class CpuStages(HostStages):
         ]
 
     def lattice_m2l(self, moments):
+        if self._small:
+            return self._matrices.lattice_m2l(moments.boxes)
         return lattice_m2l(moments.boxes, self.operator, self.octree.root, self.order)
+
+    @cached_property
+    def _matrices(self) -> LatticeMatrices:
+        return LatticeMatrices(self.operator, self.octree.root, self.order)
 
     def l2l(self, local, level):
         if level == 1:
@@ -169,7 +179,7 @@ class CpuStages(HostStages):
         return np.ascontiguousarray(in_space.reshape(len(operator), -1).T)
 
     def charge_sets(self, positions, width):
-        prepare(kernels_in("sets"), self.dtype)
+        prepare(kernels_in("sets", "lattice"), self.dtype)
         return CpuChargeSets(self, positions, width)
 
 
