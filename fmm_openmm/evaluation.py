@@ -2,7 +2,7 @@
 what happens where memory does not suffice."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -147,7 +147,7 @@ class Evaluation:
         """A copy with the same evaluators, whose evaluations leave no trace in the plans of this
         one, and are examined at once."""
         made = copy.copy(self)
-        made.planner, made.evaluators = copy.copy(self.planner), copy.copy(self.evaluators)
+        made.planner, made.evaluators = copy.copy(self.planner), dict(self.evaluators)
         made._last, made._looks_back = None, False
         made.variants = {name: variant.separate() for name, variant in self.variants.items()}
         return made
@@ -214,6 +214,35 @@ class Evaluation:
             return evaluator, evaluator.run
 
         return self._retried(lambda: self._suited(queued))
+
+    def queue_frame(
+        self, positions: np.ndarray, cell: np.ndarray, names: Sequence[str], largest_charge: float
+    ) -> tuple[Any, Any, ForceLimits]:
+        """Queue an evaluation of positions on the host, which the caller examines; where
+        :meth:`can_queue`, and forces have been examined before.
+
+        Args:
+            positions: shape (n, 3), nm, float32 or float64; copied.
+            cell: cell vectors, shape (3, 3), nm. Kept; it must never change.
+            names: the quantities wanted, attributes of a :class:`CoulombResult`.
+            largest_charge: the largest absolute value of the charges, e.
+
+        Returns:
+            the evaluation, a :class:`fmm_openmm.backends.cuda.frames.QueuedFrame`; the
+            :class:`fmm_openmm.backends.cuda.frames.FrameQueue` that it is of; and the limits within
+            which its forces suit the parameters.
+        """
+        with EVALUATION:
+            plan = self.planner.plan(None, cell)
+            evaluator = self._evaluator_for(plan)
+            if evaluator.lattice is not plan.boxes.lattice:  # it has been changed to another shape
+                del self.evaluators[plan.choice]
+                evaluator = self._evaluator_for(plan)
+            evaluator = evaluator.with_virial if "virial" in names else evaluator
+            limit = MAX_POTENTIAL * largest_charge * COULOMB_CONSTANT / plan.boxes.width
+            copied = [name for name in names if name != "energy"]
+            frame = evaluator.queue_frame(positions, plan.boxes.width, limit, copied)
+            return frame, evaluator.frames, self._force_limits()
 
     def is_defined(self, result: CoulombResult) -> bool:
         """Whether the last result, on the device, is defined for all particles; of another one the

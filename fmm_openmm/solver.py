@@ -233,6 +233,11 @@ class CoulombSolver:
         """The charges, shape (n,), e; a copy."""
         return self.evaluation.charges.copy()
 
+    @property
+    def has_term(self) -> bool:
+        """Whether results have a dipole term, or what neutralises the charges."""
+        return self._term is not None
+
     def set_charges(self, charges: "ArrayLike") -> None:
         """Replace the charges, shape (n,), e.
 

@@ -2,71 +2,18 @@
 and an evaluator that only behave as if they were there."""
 
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fmm_openmm import CoulombSolver
-from fmm_openmm.backends import backend_class
-from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.oracle import ewald_sum
-from fmm_openmm.units import COULOMB_CONSTANT
 from tests.expected_errors import crystal
 from tests.support.charges import relative
+from tests.support.on_device import DeviceEvaluator, device_array
 
 COLD, WARM = crystal("nacl", 0.006), crystal("nacl", 0.4)
 MISSED = "was missed at the last positions on the device"
-
-
-class DeviceArray(np.ndarray):
-    """An array that claims to be on a device."""
-
-    @property
-    def __cuda_array_interface__(self):
-        return self.__array_interface__
-
-    def get(self):
-        return np.array(self)
-
-
-def device_array(values):
-    return np.array(values).view(DeviceArray)
-
-
-class DeviceEvaluator(backend_class("cpu")):
-    """Delivers the sums of an evaluation once it is waited for, or another one is queued."""
-
-    waits = 0
-
-    def __init__(self, specification):
-        super().__init__(specification)
-        self.force_sums = self._pending = np.nan, np.nan
-        self.run = SimpleNamespace(buffers={"charges": device_array(self.charges)})
-
-    def compute(self, positions, width, origin):
-        self.force_sums = self._pending
-        potentials, fields = self.evaluate(positions.get() - np.array(origin), width)
-        self._pending = force_sums(self.charges, fields)
-        scale = COULOMB_CONSTANT / width
-        fields = scale / width * fields
-        energy = [scale * (self.charges @ potentials) / 2]
-        found = energy, self.charges[:, None] * fields, scale * potentials, fields
-        return [device_array(each) for each in found]
-
-    def queue(self, fill, width):
-        fill(self.run)
-        self.set_charges(self.run.buffers["charges"].get())
-        self.run.buffers["forces"] = self.compute(
-            self.run.buffers["positions"], width, np.zeros(3)
-        )[1]
-
-    def wait(self):
-        type(self).waits += 1
-        self.force_sums = self._pending
-
-    def copy_charges(self):
-        return self.charges
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ together in memory."""
 
 def box_width(cell: np.ndarray, counts: np.ndarray) -> float:
     """Mean width of a box, ``h = (V / number of boxes)^(1/3)``, in the unit of ``cell``."""
-    return float(np.cbrt(np.prod(np.diag(cell)) / np.prod(np.diag(counts))))
+    (a, b, c), (i, j, k) = cell.diagonal().tolist(), counts.diagonal().tolist()
+    return float(np.cbrt(a * b * c / (i * j * k)))
 
 
 def counts_matrix(grid) -> np.ndarray:

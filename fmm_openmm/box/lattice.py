@@ -107,7 +107,7 @@ class BoxLattice:
         :data:`MAX_STRAIN`."""
         return bool(np.abs(strain(self.boxes, boxes)).max() <= MAX_STRAIN)
 
-    @property
+    @cached_property
     def are_cuboids(self) -> bool:
         """Whether the boxes are cuboids, and their near stencil is one of cuboids: symmetric
         under mirroring x, y and z."""
@@ -131,7 +131,7 @@ class BoxLattice:
         """The inverse of the box vectors, shape (3, 3)."""
         return np.linalg.inv(self.boxes)
 
-    @property
+    @cached_property
     def cell(self) -> np.ndarray:
         """Periodic cell vectors, shape (3, 3), box widths."""
         return self.counts @ self.boxes

@@ -1,5 +1,7 @@
 """Box vectors: their checks, and the strain between two cells."""
 
+import math
+
 import numpy as np
 
 from fmm_openmm.boundary import Boundary
@@ -33,23 +35,25 @@ def check_box_vectors(
     box = check_numbers(box_vectors, "nanometer", name)
     if box.shape != (3, 3):
         raise ValueError(f"`{name}` must have shape (3, 3), got {box.shape}")
-    if not np.isfinite(box).all():
-        raise ValueError(f"`{name}` must be finite, got {box.tolist()}")
-    slack = 1e-6 * np.abs(box).max(1)
-    if max(abs(box[0, 1]), abs(box[0, 2])) > slack[0] or abs(box[1, 2]) > slack[1]:
+    rows = box.tolist()  # NumPy takes microseconds a number
+    (ax, ay, az), (bx, by, bz), (cx, cy, cz) = rows
+    if not all(map(math.isfinite, (ax, ay, az, bx, by, bz, cx, cy, cz))):
+        raise ValueError(f"`{name}` must be finite, got {rows}")
+    slack_a, slack_b = (1e-6 * max(map(abs, row)) for row in rows[:2])
+    if max(abs(ay), abs(az)) > slack_a or abs(bz) > slack_b:
         raise ValueError(
             f"`{name}` must be in reduced form: the first periodic box vector must be parallel to "
             f"x and the second in the x-y plane, got {box.tolist()}"
         )
     box[0, 1] = box[0, 2] = box[1, 2] = 0.0
-    if min(box[0, 0], box[1, 1], box[2, 2]) <= 0.0:
+    if min(ax, by, cz) <= 0.0:
         raise ValueError(f"`{name}` must span a positive volume, got {box.tolist()}")
     if box.max() > MAX_COORDINATE:
         raise ValueError(f"`{name}` must be at most {MAX_COORDINATE:g} nm, got {box.tolist()}")
     periodic = (boundary or Boundary()).periodic
-    for row, axis in (1, 0), (2, 0), (2, 1):
+    for row, axis, tilt, length in (1, 0, bx, ax), (2, 0, cx, ax), (2, 1, cy, by):
         reducible = periodic[row] and periodic[axis]
-        if reducible and 2 * abs(box[row, axis]) > (1.0 + 1e-6) * box[axis, axis]:
+        if reducible and 2 * abs(tilt) > (1.0 + 1e-6) * length:
             raise ValueError(
                 f"`{name}`: periodic box vectors must be in reduced form, got {box.tolist()}"
             )

@@ -42,12 +42,18 @@ def reduced(
     >>> reduced(np.array([[2.0, 0, 0], [1.5, 2, 0], [0, 0, 3]])).tolist()
     [[2.0, 0.0, 0.0], [-0.5, 2.0, 0.0], [0.0, 0.0, 3.0]]
     """
-    found = np.array(cell, dtype=np.float64)
+    found = np.array(cell, dtype=np.float64).tolist()  # NumPy takes microseconds a number
     for row, axis in (2, 1), (2, 0), (1, 0):
         if periodic[axis] or not periodic[row]:
-            tilt = found[row, axis] / found[axis, axis]
-            found[row] -= found[axis] * np.round(tilt / (1.0 + slack))
-    return found
+            tilt = found[row][axis] / found[axis][axis]
+            vectors = round(tilt / (1.0 + slack), 0)
+            found[row] = [x - y * vectors for x, y in zip(found[row], found[axis], strict=True)]
+    return np.array(found)
+
+
+def is_triangular(cell: np.ndarray) -> bool:
+    """Whether a cell, shape (3, 3), is exactly lower triangular."""
+    return not (cell[0, 1] or cell[0, 2] or cell[1, 2])
 
 
 def reduce_box(box_vectors, boundary: Boundary) -> np.ndarray:
@@ -57,7 +63,7 @@ def reduce_box(box_vectors, boundary: Boundary) -> np.ndarray:
         ValueError: as :func:`fmm_openmm.box.check_box_vectors`.
     """
     box = check_numbers(box_vectors, "nanometer", "box_vectors")
-    if box.shape == (3, 3) and not np.triu(box, 1).any() and np.diag(box).min() > 0:
+    if box.shape == (3, 3) and is_triangular(box) and box.diagonal().min() > 0:
         box = reduced(box, periodic=boundary.periodic)
     return check_box_vectors(box, boundary=boundary)
 
@@ -98,12 +104,15 @@ def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarr
     """
     cell = np.array(cell, dtype=np.float64)
     size = np.abs(cell).max()
-    if not np.isfinite(size) or abs(np.linalg.det(cell)) <= 1e-9 * size**3:
+    volume = np.linalg.det(cell)
+    if not np.isfinite(size) or abs(volume) <= 1e-9 * size**3:
         raise ValueError(f"`{name}` must span a positive volume, got {cell.tolist()}")
-    if np.linalg.det(cell) < 0:
+    if volume < 0:
         cell[2] = -cell[2]
-    if np.diag(cell).min() > 0 and np.abs(np.triu(cell, 1)).max() <= 1e-6 * size:
-        return np.tril(cell), np.eye(3)
+    above = [abs(each) for each in (cell[0, 1], cell[0, 2], cell[1, 2])]
+    if cell.diagonal().min() > 0 and max(above) <= 1e-6 * size:
+        cell[0, 1] = cell[0, 2] = cell[1, 2] = 0.0
+        return cell, np.eye(3)
     rotation, triangle = np.linalg.qr(cell.T)
     signs = np.sign(np.diag(triangle))
     return np.tril((triangle * signs[:, None]).T), rotation * signs

@@ -6,13 +6,14 @@ Packages are recognised by what their objects offer, and imported only to read a
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from openmm import app, unit
 
-from fmm_openmm.convert.cells import is_no_cell, standard_orientation
+from fmm_openmm.convert.cells import cell_from_lengths, is_no_cell, standard_orientation
 from fmm_openmm.convert.packages import NM_PER_ANGSTROM, require
 
 CHUNK = 16
@@ -44,16 +45,26 @@ class Frame:
         """A frame in OpenMM's orientation.
 
         Args:
-            positions: shape (n, 3), nm.
+            positions: shape (n, 3), nm, float32 or float64.
             cell: any three vectors, shape (3, 3), nm; None or zeros for no cell.
             name: name of the cell, for errors.
         """
-        positions = positions.astype(np.float64)
-        if cell is None or is_no_cell(cell):
+        if cell is None:
             return cls(positions, None, time)
-        box, rotation = standard_orientation(cell, name)
-        turned = positions if np.array_equal(rotation, np.eye(3)) else positions @ rotation
-        return cls(turned, box, time)
+        box, rotation = _turned(np.asarray(cell, np.float64).tobytes(), name)
+        return cls(positions if rotation is None else positions @ rotation, box, time)
+
+
+@lru_cache(maxsize=4)
+def _turned(cell: bytes, name: str) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """See :func:`fmm_openmm.convert.cells.standard_orientation`; None for no cell, and for no
+    rotation. The same arrays for frames with the same cell."""
+    vectors = np.frombuffer(cell).reshape(3, 3)
+    if is_no_cell(vectors):
+        return None, None
+    box, rotation = standard_orientation(vectors, name)
+    box.flags.writeable = False
+    return box, None if np.array_equal(rotation, np.eye(3)) else rotation
 
 
 def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> Iterator[Frame]:
@@ -138,10 +149,18 @@ def frame_of_timestep(step, atoms) -> Frame:
 
 
 def _of_mdtraj(trajectory, name: str) -> Iterator[Frame]:
-    cells, times = trajectory.unitcell_vectors, trajectory.time
+    # the cell vectors that MDTraj makes of these take it half the time of reading
+    lengths, angles = trajectory.unitcell_lengths, trajectory.unitcell_angles
     for k in range(trajectory.n_frames):
-        cell = None if cells is None else cells[k]
-        yield Frame.from_cell(trajectory.xyz[k], cell, float(times[k]), name)
+        cell = None if lengths is None else _cell(*lengths[k].tolist(), *angles[k].tolist())
+        yield Frame.from_cell(trajectory.xyz[k], cell, float(trajectory.time[k]), name)
+
+
+@lru_cache(maxsize=4)
+def _cell(a: float, b: float, c: float, *angles: float) -> np.ndarray | None:
+    """See :func:`fmm_openmm.convert.cells.cell_from_lengths`, with angles in degrees; None for no
+    cell."""
+    return cell_from_lengths((a, b, c), np.radians(angles).tolist()) if a or b or c else None
 
 
 def _of_structure(file, stride: int) -> Iterator[Frame]:
@@ -185,9 +204,10 @@ def _count_particles(mdtraj, path: Path) -> int:
 
 
 def _nameless_atoms(mdtraj, particles: int):
-    """A topology of atoms of which nothing is known."""
+    """A topology of atoms of which nothing is known but their number, as MDTraj needs it to read
+    frames. It would make 21,384 atoms in the time that 500 frames take; all of these are one."""
     topology = mdtraj.Topology()
     residue = topology.add_residue("X", topology.add_chain())
-    for _ in range(particles):
-        topology.add_atom("X", mdtraj.element.virtual, residue)
+    topology.add_atom("X", mdtraj.element.virtual, residue)
+    topology._atoms, topology._numAtoms = topology._atoms * particles, particles
     return topology

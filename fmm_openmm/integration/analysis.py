@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmm_openmm.arrays import to_host
 from fmm_openmm.checks import check_choice, check_integer
-from fmm_openmm.integration.frame_solver import FrameSolver
+from fmm_openmm.integration.frame_solver import FrameSolver, Queued
 from fmm_openmm.integration.frame_tasks import FrameTasks, Given
 
 if TYPE_CHECKING:
@@ -112,14 +111,20 @@ def check_arguments(
 
 def evaluate_quantities(
     quantities: tuple[str, ...], dtype, solver: FrameSolver, positions, box_vectors
-) -> tuple:
+) -> tuple | Queued:
     """The quantities of a frame."""
-    result = solver.compute(positions, box_vectors, virial="virial" in quantities)
+    found = solver.read(positions, box_vectors, quantities)
+    row = partial(_row, quantities, dtype)
+    return found.then(row) if isinstance(found, Queued) else row(found)
+
+
+def _row(quantities: tuple[str, ...], dtype, found: dict[str, Any]) -> tuple:
+    """Quantities by name as they are returned."""
     row: list[Any] = []
     for name in quantities:
-        values = to_host(getattr(result, name))
+        values = found[name]
         if name == "energy":
             row.append(float(np.ravel(values)[0]))  # shape (1,) from a GPU
         else:
-            row.append(values if name in EXACT else values.astype(dtype))
+            row.append(values if name in EXACT else values.astype(dtype, copy=False))
     return tuple(row)

@@ -2,6 +2,7 @@
 vectors."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class FramePlacement:
         """
         if box_vectors is None or self.boundary.is_open:
             return positions, box_vectors
-        box = reduce_box(box_vectors, self.boundary)
+        box = _reduced(box_vectors, self.boundary)
         if not self.boundary.is_partial:
             return positions, box
         moved = unwrap(to_host(positions), box, self.boundary)
@@ -75,3 +76,18 @@ class FramePlacement:
             return self.neutralization.place(moved, box), box
         periods = np.rint((self.centre - moved.mean(0)) @ np.linalg.inv(box))
         return moved + (periods * self.boundary.free) @ box, box
+
+
+def _reduced(box_vectors, boundary: Boundary) -> np.ndarray:
+    """See :func:`fmm_openmm.convert.cells.reduce_box`; the same array for frames in the same
+    box."""
+    if type(box_vectors) is not np.ndarray or box_vectors.dtype != np.float64:
+        return reduce_box(box_vectors, boundary)
+    return _reduced_again(box_vectors.tobytes(), box_vectors.shape, boundary)
+
+
+@lru_cache(maxsize=4)
+def _reduced_again(data: bytes, shape: tuple[int, ...], boundary: Boundary) -> np.ndarray:
+    box = reduce_box(np.frombuffer(data).reshape(shape), boundary)
+    box.flags.writeable = False
+    return box

@@ -9,7 +9,8 @@ result to the last bit.
 import copy
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from fmm_openmm.arrays import bounds, is_on_device, to_device, to_host
 from fmm_openmm.boundary import EMPTY_SPACE, Boundary
 from fmm_openmm.box import Frame
 from fmm_openmm.checks import check_positions
+from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.evaluation import Evaluation
 from fmm_openmm.integration.frame_placement import FramePlacement
 from fmm_openmm.planning.boxes import Region
@@ -28,7 +30,8 @@ from fmm_openmm.specification import Specification
 from fmm_openmm.stages import Evaluator
 
 Evaluate: TypeAlias = Callable[["FrameSolver", Any, Any], Any]
-"""A function of a solver, positions and box vectors of a frame."""
+"""A function of a solver, positions and box vectors of a frame, which returns its result or a
+:class:`Queued` one."""
 
 _kept: list[tuple[bytes, "FrameSolver"]] = []
 _keeping = threading.Lock()
@@ -37,6 +40,23 @@ _keeping = threading.Lock()
 GROWTH = 1.25
 """Ratio of successive extents of the particles that boxes are chosen for where the particles have
 outgrown those of the first frame."""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A result that a GPU computes meanwhile.
+
+    Attributes:
+        wait: waits for the GPU.
+        result: waits, and returns the result; to be called once.
+    """
+
+    wait: Callable[[], None]
+    result: Callable[[], Any]
+
+    def then(self, change: Callable[[Any], Any]) -> "Queued":
+        """The result after a change."""
+        return Queued(self.wait, lambda: change(self.result()))
 
 
 class FrameSolver:
@@ -71,6 +91,9 @@ class FrameSolver:
         """Evaluate the first frame, and remember what the solver has chosen for it."""
         self._solver, self._is_sealed = solver, False
         self._stretched: dict[tuple[int, ...], Planner] = {}
+        charges = solver.charges
+        self._count, self._largest_charge = len(charges), float(np.abs(charges).max())
+        self._present: tuple[Any, Evaluation, np.ndarray] | None = None
         self._evaluate(self, *self._first)
         _seal(solver.evaluation)
         self._is_sealed = True
@@ -100,6 +123,62 @@ class FrameSolver:
         if evaluation.method == "fmm":
             evaluation.planner.has_warned |= present.evaluation.planner.has_warned
         return result
+
+    def read(self, positions, box_vectors, names: Sequence[str]) -> "dict[str, Any] | Queued":
+        """Attributes of a :class:`fmm_openmm.CoulombResult`, on the host, by their names. Where a
+        GPU has boxes over a periodic cell they are queued; a frame that is not valid, or whose
+        forces need other parameters, is then computed again."""
+
+        def computed(positions) -> dict[str, Any]:
+            result = self.compute(positions, box_vectors, virial="virial" in names)
+            return {name: to_host(getattr(result, name)) for name in names}
+
+        if not self._can_queue("virial" in names):
+            return computed(positions)
+        if not self._can_be_copied(positions):
+            positions = check_positions(to_host(positions), self._count)
+        try:
+            evaluation, cell = self._evaluation_in(box_vectors)
+            frame, frames, limits = evaluation.queue_frame(
+                positions, cell, names, self._largest_charge
+            )
+        except (MemoryError, UnsupportedError):  # another backend may do
+            return computed(positions)
+
+        def result() -> dict[str, Any]:
+            frame.wait()
+            energy, squares, cubes, invalid = frame.found
+            is_valid = invalid == 0 and limits.hold(squares, cubes)
+            found = {"energy": energy} | frame.copy() if is_valid else {}
+            again = None if is_valid else frame.positions.copy()
+            frames.release(frame)
+            return found if is_valid else computed(again)
+
+        return Queued(frame.wait, result)
+
+    def _can_queue(self, virial: bool) -> bool:
+        """Whether frames can be queued, of which the host examines only what the device finds."""
+        evaluation = self._solver.evaluation
+        return (
+            self._is_sealed
+            and not self._solver.has_term
+            and evaluation.can_queue(virial)
+            and evaluation.planner.is_examined
+        )
+
+    def _can_be_copied(self, positions) -> bool:
+        """Whether positions are an array as the device reads it; it checks the coordinates."""
+        is_array = type(positions) is np.ndarray and positions.shape == (self._count, 3)
+        return is_array and positions.dtype in (np.float32, np.float64)
+
+    def _evaluation_in(self, box_vectors) -> tuple[Evaluation, np.ndarray]:
+        """An evaluation whose plans are those after the first frame, and the cell; both are kept
+        for further frames with the same array of box vectors."""
+        known = self._present
+        if known is None or known[0] is not box_vectors:
+            evaluation = self._solver.evaluation.separate()
+            known = self._present = box_vectors, evaluation, self.cell(box_vectors)
+        return known[1:]
 
     def _planner(self, positions, box_vectors) -> Planner:
         """The planner of the first frame; where the particles have outgrown its boxes, that of the
@@ -233,9 +312,10 @@ class _Evaluators:
 def _computes(evaluator: Evaluator, wanted: Specification) -> bool:
     """Whether an evaluator of the same charges computes exactly what is wanted."""
     lattice, other = evaluator.lattice, wanted.lattice
-    return (
-        evaluator.specification.has_expansions_of(wanted)
-        and (lattice.padded, lattice.are_cuboids) == (other.padded, other.are_cuboids)
+    if not evaluator.specification.has_expansions_of(wanted):
+        return False
+    return lattice is other or (
+        (lattice.padded, lattice.are_cuboids) == (other.padded, other.are_cuboids)
         and all(
             np.array_equal(getattr(lattice, name), getattr(other, name))
             for name in ("counts", "span", "boxes", "cell", "near")

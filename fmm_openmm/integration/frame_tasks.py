@@ -2,9 +2,9 @@
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -19,6 +19,7 @@ from fmm_openmm.errors import AnalysisError
 from fmm_openmm.integration.frame_placement import FramePlacement
 from fmm_openmm.integration.frame_solver import (
     Evaluate,
+    Queued,
     discard_frame_solver,
     frame_solver,
     fresh_copy,
@@ -46,6 +47,9 @@ frames."""
 
 PENDING_BYTES = 2**30
 """Size of the positions in all tasks that wait for an executor, above which no more are read."""
+
+AHEAD = 3
+"""Frames that are queued on a GPU after the one whose result is waited for."""
 
 FORKED = (
     "; a process that is forked after an evaluation in this one ends at once: give the executor "
@@ -89,17 +93,17 @@ class FrameTasks:
         :class:`fmm_openmm.integration.frame_solver.FrameSolver`."""
         if self.first is None or self.solver is None:
             return
-        recipe = make_recipe(self.solver, self.first, evaluate)
-        work = partial(evaluate_frames, recipe, self._threads)
-        chunk = _chunk(self.first, self._total) if self._executor else 1
-        tasks = _tasks(chain([self.first], self._reading), chunk)
+        how = make_recipe(self.solver, self.first, evaluate), self._threads
+        frames = chain([self.first], self._reading)
+        numbered = ((number, f.positions, f.box_vectors) for number, f in enumerate(frames))
+        if self._executor:
+            tasks = _tasks(numbered, _chunk(self.first, self._total))
+            parts = _in_parallel(self._executor, partial(evaluate_frames, *how), tasks)
+        else:
+            parts = _in_turn(*how, numbered)
         try:
             with show_progress("analysing", self._total, self._progress) as advance:
-                for part in (
-                    _in_parallel(self._executor, work, tasks)
-                    if self._executor
-                    else _in_turn(work, tasks)
-                ):
+                for part in parts:
                     if part.fault and not self._failed:
                         self._failed = part
                     self.done += part.rows
@@ -238,19 +242,55 @@ def _chunk(frame: Frame, total: int | None) -> int:
     return max(1, min(CHUNK, fitting, wanted))
 
 
-def _tasks(frames: Iterable[Frame], chunk: int) -> Iterator[list[tuple]]:
-    """Lists of numbers, positions and box vectors."""
-    numbered = ((number, f.positions, f.box_vectors) for number, f in enumerate(frames))
+def _tasks(numbered: Iterator[tuple], chunk: int) -> Iterator[list[tuple]]:
+    """Lists of at most ``chunk`` numbered frames."""
     while task := list(islice(numbered, chunk)):
         yield task
 
 
-def _in_turn(work, tasks: Iterator[list]) -> Iterator[Part]:
-    for task in tasks:
-        part = work(task)
-        yield part
-        if part.fault:
-            return
+def _in_turn(recipe: bytes, threads: int | None, task: Iterable[tuple]) -> Iterator[Part]:
+    """A part for each frame, up to one that makes an error; arguments as of
+    :func:`evaluate_frames`."""
+    with at_most_threads(threads), closing(_parts(recipe, task)) as parts:
+        for part in parts:
+            yield part
+            if part.fault:
+                return
+
+
+def _parts(recipe: bytes, task: Iterable[tuple]) -> Generator[Part]:
+    """A part for each frame. Of frames that are queued, :data:`AHEAD` more are begun before the
+    result of one is waited for."""
+    queued: deque[tuple[int, Queued]] = deque()
+    try:
+        for number, positions, box_vectors in task:
+            part = _part(number, _evaluate, recipe, positions, box_vectors)
+            found = part.rows.get(number)
+            if is_queued := isinstance(found, Queued):
+                queued.append((number, found))
+            while len(queued) > (AHEAD if is_queued else 0):
+                first, waiting = queued.popleft()
+                yield _part(first, waiting.result)
+            if not is_queued:
+                yield part
+        while queued:
+            first, waiting = queued.popleft()
+            yield _part(first, waiting.result)
+    finally:
+        for _, waiting in queued:
+            waiting.wait()
+
+
+def _evaluate(recipe: bytes, positions, box_vectors):
+    return frame_solver(recipe).evaluate(positions, box_vectors)
+
+
+def _part(number: int, evaluate: Callable, *arguments) -> Part:
+    """The result of a frame, or its error."""
+    try:
+        return Part({number: evaluate(*arguments)})
+    except Exception as error:
+        return Part({}, error, number)
 
 
 def _in_parallel(executor, work, tasks: Iterator[list]) -> Iterator[Part]:
@@ -291,13 +331,8 @@ def evaluate_frames(recipe: bytes, threads: int | None, task: list[tuple]) -> Pa
         threads: as in :func:`fmm_openmm.analyse`.
         task: number, positions and box vectors of each frame.
     """
-    part = Part()
-    with at_most_threads(threads):
-        for number, positions, box_vectors in task:
-            try:
-                solver = frame_solver(recipe)
-                part.rows[number] = solver.evaluate(positions, box_vectors)
-            except Exception as error:
-                part.fault, part.number = error, number
-                break
-    return part
+    whole = Part()
+    for part in _in_turn(recipe, threads, task):
+        whole.rows |= part.rows
+        whole.fault, whole.number = part.fault, part.number
+    return whole

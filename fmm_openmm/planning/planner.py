@@ -85,7 +85,9 @@ class Plan:
     def place(self, boxes: Boxes) -> "Plan":
         """The plan with its boxes where they are now."""
         before, now = self.boxes, boxes
-        stays = before.width == now.width and np.array_equal(before.origin, now.origin)
+        stays = before.width == now.width and (
+            before.origin is now.origin or np.array_equal(before.origin, now.origin)
+        )
         return replace(self, boxes=boxes, change=Change.KEEP if stays else Change.MOVE)
 
 

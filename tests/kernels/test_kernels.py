@@ -55,6 +55,7 @@ NO_PROGRAM = {
     "direct": {"TILE": 128},
     "treecode": {"TILE": 128, "THETA": 0.6, "WALK_THREADS": 64},
     "exchange": {"GIVEN_POSITION": "float", "GIVEN_CHARGE": "double"},
+    "examine": {},
 }
 RANK = RankSizes(1, 2, 3000, first=1000, given=900, excluded=20, sent=500, copies=1500)
 WATER = Sites(10_000, 1, 0, 0.9, None, 6.7 * np.eye(3), 1.0, False, 0, 0, 64)

@@ -1,7 +1,7 @@
 """Evaluations on the GPU through CuPy. All work of one is queued without waiting for the device."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,6 +15,7 @@ from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.execute.cupy.graph import Call
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
+from fmm_openmm.backends.cuda.frames import FrameQueue, QueuedFrame
 from fmm_openmm.backends.cuda.groups import GroupsRun
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.setup_tables import serves
@@ -71,6 +72,7 @@ class CudaEvaluator(Evaluator):
         self._set_up = False
         self._for_sets: OrderedDict[tuple[int, bool], SetsRun] = OrderedDict()
         self._groups: GroupsRun | None = None
+        self._frames: FrameQueue | None = None
         self._virial: VirialEvaluator | None = None
         self._points: tuple[int, PointsRun] | None = None
 
@@ -157,6 +159,27 @@ class CudaEvaluator(Evaluator):
         """
         with self._device:
             self._attempt(lambda: self._queue(fill, width, origin))
+
+    def queue_frame(
+        self, positions: np.ndarray, width: float, largest_potential: float, names: Sequence[str]
+    ) -> QueuedFrame:
+        """Queue an evaluation of positions on the host, shape (n, 3), nm, float32 or float64, and
+        copies of these buffers; see :class:`fmm_openmm.backends.cuda.frames.FrameQueue`."""
+
+        def evaluate(fill: Callable[[Run], Call]) -> None:
+            self._queue(fill, width, ORIGIN)
+
+        with self._device:
+            return self._attempt(
+                lambda: self.frames.queue(evaluate, positions, largest_potential, names)
+            )
+
+    @property
+    def frames(self) -> FrameQueue:
+        """The memory of queued frames, made on first use."""
+        if self._frames is None:
+            self._frames = FrameQueue(self.run)
+        return self._frames
 
     def _queue(self, fill, width: float, origin) -> None:
         self._follow()

@@ -168,18 +168,12 @@ def parameter_block(lattice: BoxLattice, width: float, origin=(0.0, 0.0, 0.0)) -
         width: their mean width, nm.
         origin: what open boxes take for the origin, shape (3,), nm.
     """
-    inverse = np.linalg.inv(lattice.boxes)
+    inverse, cell = lattice.inverse, lattice.cell
+    if not np.isfinite(cell).all():
+        cell = np.nan_to_num(cell)  # inf, times zeros of a strain, would be nan
     scales = [COULOMB_CONSTANT / width, COULOMB_CONSTANT / width**2]
-    return np.concatenate(
-        [
-            (inverse / width).ravel(),
-            lattice.boxes.ravel(),
-            inverse.ravel(),
-            scales,
-            np.nan_to_num(lattice.cell).ravel(),  # inf, times zeros of a strain, would be nan
-            origin,
-        ]
-    )
+    matrices = (inverse / width).ravel(), lattice.boxes.ravel(), inverse.ravel()
+    return np.concatenate([*matrices, scales, cell.ravel(), origin])
 
 
 def _shared(b: Builder, specification: Specification) -> None:

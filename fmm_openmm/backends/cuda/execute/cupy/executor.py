@@ -1,5 +1,6 @@
 """Programs through CuPy: their buffers, their kernels, and what queues their steps."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,14 +51,20 @@ def allocated(program: Program, given: dict[str, cupy.ndarray]) -> dict[str, cup
     return found
 
 
+def pinned(shape: tuple[int, ...], dtype) -> np.ndarray:
+    """An array in pinned memory, at whose address the current device finds it."""
+    size = math.prod(shape)
+    memory = cupy.cuda.alloc_pinned_memory(size * np.dtype(dtype).itemsize)
+    return np.frombuffer(memory, dtype, size).reshape(shape)
+
+
 def shared(buffer: Buffer) -> tuple[np.ndarray, cupy.ndarray]:
     """A flag in pinned memory, filled with zeros, for the host and for the current device, whose
     kernels write there."""
-    memory = cupy.cuda.alloc_pinned_memory(buffer.nbytes)
-    host = np.frombuffer(memory, buffer.dtype, buffer.shape[0])
+    host = pinned(buffer.shape, buffer.dtype)
     host[...] = 0
     device = cupy.cuda.Device().id
-    pointer = cupy.cuda.UnownedMemory(memory.ptr, buffer.nbytes, memory, device)
+    pointer = cupy.cuda.UnownedMemory(host.ctypes.data, buffer.nbytes, host, device)
     return host, cupy.ndarray(buffer.shape, buffer.dtype, cupy.cuda.MemoryPointer(pointer, 0))
 
 

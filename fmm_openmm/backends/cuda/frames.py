@@ -1,0 +1,132 @@
+"""Evaluations of positions on the host, of which several are queued before the results of the first
+are waited for."""
+
+from collections.abc import Callable, Sequence
+
+import cupy
+import numpy as np
+
+from fmm_openmm.backends.cuda.execute.cupy.exchange import Given
+from fmm_openmm.backends.cuda.execute.cupy.executor import Run, pinned
+from fmm_openmm.backends.cuda.execute.cupy.graph import Call
+from fmm_openmm.backends.cuda.execute.cupy.loader import load
+from fmm_openmm.backends.cuda.source import real_type
+from fmm_openmm.checks import MAX_COORDINATE
+
+BLOCK = 256
+"""Threads per block of ``kernels/examine.cu``."""
+
+FOUND = 4
+"""Numbers that it writes."""
+
+
+class QueuedFrame:
+    """An evaluation that has been queued, in pinned memory that later ones use again.
+
+    Args:
+        particles: number of particles.
+        buffers: the buffers of the program.
+
+    Attributes:
+        positions: the positions, shape (n, 3), nm, float32 or float64.
+    """
+
+    positions: np.ndarray
+    _names: Sequence[str]
+
+    def __init__(self, particles: int, buffers: dict[str, cupy.ndarray]):
+        memory = pinned((particles, 3), np.float64)
+        self._places = {
+            np.dtype(np.float64): memory,
+            np.dtype(np.float32): memory.reshape(-1).view(np.float32)[: memory.size].reshape(-1, 3),
+        }
+        self._found, self._buffers = pinned((FOUND,), np.float64), buffers
+        self.source, self.target = memory.ctypes.data, self._found.ctypes.data
+        self._copies: dict[str, tuple[np.ndarray, int]] = {}
+        self._done = cupy.cuda.Event(disable_timing=True)
+
+    def put(self, positions: np.ndarray) -> None:
+        """Copy positions, shape (n, 3), nm, float32 or float64, to where the device reads them."""
+        self.positions = self._places[positions.dtype]
+        np.copyto(self.positions, positions)
+
+    def read(self, names: Sequence[str]) -> None:
+        """Queue copies of these buffers, and note when everything has been done."""
+        self._names = names
+        for name in names:
+            buffer = self._buffers[name]
+            if name not in self._copies:
+                copy = pinned(buffer.shape, buffer.dtype)
+                self._copies[name] = copy, copy.ctypes.data
+            buffer.data.copy_to_host_async(self._copies[name][1], buffer.nbytes)
+        self._done.record()
+
+    def wait(self) -> None:
+        """Wait until the device has completed the evaluation."""
+        self._done.synchronize()
+
+    @property
+    def found(self) -> tuple[float, float, float, float]:
+        """Energy, sums of q^2 E^2 and q^2 |E|^3, and the number of invalid values, as
+        ``kernels/examine.cu`` finds them."""
+        return tuple(self._found.tolist())
+
+    def copy(self) -> dict[str, np.ndarray]:
+        """The buffers that were copied, by name, as arrays that stay."""
+        return {name: self._copies[name][0].copy() for name in self._names}
+
+
+class FrameQueue:
+    """Evaluations of a program on the current device.
+
+    Args:
+        run: the program.
+    """
+
+    def __init__(self, run: Run):
+        buffers = self._buffers = run.buffers
+        potentials, self._run = buffers["potentials"], run
+        self._particles, self._free = len(potentials), list[QueuedFrame]()
+        self._blocks = -(-self._particles // BLOCK), 1, 1
+        kernel = load("examine", {"REAL": real_type(potentials.dtype)}).get_function("examine")
+        self._partial = cupy.empty(self._blocks[0]), cupy.zeros(1, np.int32)
+        self._examine = (
+            kernel,
+            [
+                buffers[name].data.ptr
+                for name in ("positions", "potentials", "energy", "force_sums")
+            ],
+        )
+
+    def queue(
+        self,
+        evaluate: Callable[[Callable[[Run], Call]], None],
+        positions: np.ndarray,
+        largest_potential: float,
+        names: Sequence[str],
+    ) -> QueuedFrame:
+        """Queue an evaluation on the current stream.
+
+        Args:
+            evaluate: queues one of the positions that the kernel writes which its argument returns.
+            positions: shape (n, 3), nm, float32 or float64.
+            largest_potential: beyond which a potential is invalid, kJ/mol/e.
+            names: the buffers to be copied.
+        """
+        buffers = self._buffers
+        frame = self._free.pop() if self._free else QueuedFrame(self._particles, buffers)
+        frame.put(positions)
+        given = Given(self._particles, positions.itemsize, buffers["charges"].itemsize)
+        evaluate(lambda run: given.take(buffers, frame.source))
+        kernel, (x, potentials, energy, sums) = self._examine
+        partial = (each.data.ptr for each in self._partial)
+        limits = MAX_COORDINATE, largest_potential
+        arguments = x, potentials, *limits, energy, sums, *partial, frame.target
+        call = Call(kernel, self._blocks, BLOCK, (np.int32(self._particles), *arguments))
+        self._run.launch(call)
+        frame.read(names)
+        return frame
+
+    def release(self, frame: QueuedFrame) -> None:
+        """Let the memory of an evaluation that is done be used again."""
+        self._free.append(frame)

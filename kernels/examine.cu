@@ -1,0 +1,31 @@
+// examine: what the host has to know of every evaluation, whatever else it reads: the energy, the
+// sums of q^2 E^2 and q^2 |E|^3, and the number of potentials and coordinates that are not valid,
+//
+//     sum_i [not |phi_i| <= largest_potential] + sum_ic [not |x_ic| <= largest_coordinate]
+//
+// of which NaN is one. A thread per particle. Bound by memory.
+#include "common/grid_sums.cuh"
+
+#define BLOCK 256
+
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    examine(int n, const double* __restrict__ positions /* (n, 3) nm */,
+            const real* __restrict__ potentials /* (n) kJ/mol/e */, double largest_coordinate,
+            double largest_potential, const double* __restrict__ energy /* (1) */,
+            const double* __restrict__ force_sums /* (2), in the CPU's memory */,
+            double* partial /* (blocks) */, int* ticket /* zeroed */,
+            double* __restrict__ found /* (4), in the CPU's memory */) {
+    const int i = blockIdx.x * BLOCK + threadIdx.x;
+    double invalid[1] = {0};
+    if (i < n) {
+        invalid[0] = !(fabs(double(potentials[i])) <= largest_potential);
+        for (int c = 0; c < 3; c++)
+            invalid[0] += !(fabs(positions[3 * i + c]) <= largest_coordinate);
+    }
+    if (!sum_over_grid<BLOCK>(invalid, partial, ticket)) return;
+    *ticket = 0;  // for the next launch
+    found[0] = *energy;
+    found[1] = force_sums[0];
+    found[2] = force_sums[1];
+    found[3] = invalid[0];
+}
