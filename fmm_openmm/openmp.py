@@ -1,5 +1,8 @@
 """Numba's compiler with a robust cache, and its threads, which sleep while they wait.
 
+Threads share loops by :func:`on_all_threads`. Numba's ``parallel=True`` would take twice as long to
+compile.
+
 The threads of the FFT, and OpenMM's threads between evaluations, use the same cores as Numba's
 threads; waiting threads must therefore not spin. OpenMP reads the environment when Numba starts or
 counts its threads for the first time, so all of the package imports these functions from here.
@@ -11,32 +14,38 @@ read are compiled again; code that cannot be stored is used by the present proce
 """
 
 import hashlib
+import inspect
 import logging
 import os
 import pickle
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numba
-from numba import get_num_threads, prange, set_num_threads
+from llvmlite import ir
+from numba import get_num_threads, set_num_threads, types
+from numba.core import cgutils
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.callconv import errcode_t, excinfo_ptr_t
 from numba.core.codegen import JITCodeLibrary
 from numba.core.sigutils import normalize_signature
-from numba.np.ufunc import parallel
+from numba.extending import intrinsic
+from numba.np.ufunc import parallel as numba_threads
 
 __all__ = [
     "at_most_threads",
     "breaks_when_forked",
     "fft_workers",
-    "finish_kernels_only",
+    "finish_only",
     "get_num_threads",
     "is_kept",
     "njit",
-    "prange",
+    "on_all_threads",
+    "portion",
     "types_of",
 ]
 
@@ -45,8 +54,6 @@ THREADED = 2**17
 
 _log = logging.getLogger("fmm_openmm")
 _warned = False
-_LOOP = re.compile("^__numba_parfor_gufunc|GufuncWrapper|^parallelgufuncwrapper$")
-"""Numba's names of the libraries with the loops of a kernel."""
 
 
 def njit(cache: bool = False, **options) -> Callable:
@@ -70,6 +77,112 @@ def njit(cache: bool = False, **options) -> Callable:
     return decorated
 
 
+def on_all_threads(cache: bool = False, **options) -> Callable:
+    """Decorator of a function that all threads run, each for its portion of a loop.
+
+    The first parameter of the function is ``thread``, the number of the thread and the number of
+    threads, for :func:`portion`; callers give the others. Nothing is returned.
+
+    Args:
+        cache: see :func:`njit`.
+        options: options of ``numba.njit``.
+    """
+
+    def decorated(function: Callable) -> Callable:
+        name = function.__qualname__
+        function.__qualname__ += ".portion"  # see `finish_only`
+        body = njit(**options, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+        if body is function:  # as it is with NUMBA_DISABLE_JIT
+            return partial(function, (0, 1))
+        _, *names = inspect.signature(function).parameters
+        given = ", ".join(names)
+        source = f"def {function.__name__}({given}): _run(body, ({given},))"
+        scope = {"_run": _run, "body": body, "__name__": function.__module__}
+        exec(compile(source, function.__code__.co_filename, "exec"), scope)
+        entry = scope[function.__name__]
+        entry.__qualname__, entry.__doc__ = name, function.__doc__
+        line = function.__code__.co_firstlineno
+        entry.__code__ = entry.__code__.replace(co_firstlineno=line)
+        return njit(cache, **options, nogil=True, no_cfunc_wrapper=True)(entry)
+
+    return decorated
+
+
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def portion(count, thread):
+    """The portion of ``range(count)`` that is a thread's."""
+    number, threads = thread
+    return range(count * number // threads, count * (number + 1) // threads)
+
+
+@intrinsic
+def _run(typing_context, body, arguments):
+    """Call ``body(thread, *arguments)`` on every thread that Numba may use. An exception of any is
+    raised when all have ended."""
+    types_of_body = (types.UniTuple(types.intp, 2), *arguments)
+    called = body.get_call_type(typing_context, types_of_body, {})
+
+    def generate(context, builder, signature, values):
+        compiled = body.dispatcher.get_compile_result(called)
+        context.add_linking_libs([compiled.library])
+        numba_threads._launch_threads()  # defines the functions of the threads
+        integer, pointer = context.get_value_type(types.intp), cgutils.voidptr_t
+        integers = integer.as_pointer()
+
+        def declared(name, result, *parameters):
+            kind = ir.FunctionType(result, parameters)
+            return cgutils.get_or_insert_function(builder.module, kind, name)
+
+        threads = builder.call(declared("get_num_threads", integer), [])
+        shared_type = ir.LiteralStructType([values[1].type, integer, errcode_t, excinfo_ptr_t])
+        shared = builder.alloca(shared_type)
+        fields = [cgutils.gep_inbounds(builder, shared, 0, k) for k in range(4)]
+        builder.store(values[1], fields[0])
+        builder.store(threads, fields[1])
+        builder.store(errcode_t(0), fields[2])
+
+        # what a thread calls: it finds its number as the distance of a pointer from `shared`, and
+        # some threading layers give it several numbers
+        kind = ir.FunctionType(ir.VoidType(), [pointer.as_pointer(), integers, integers, pointer])
+        loop = ir.Function(builder.module, kind, f"{builder.function.name}.loop")
+        loop.linkage = "internal"
+        inner = ir.IRBuilder(loop.append_basic_block())
+        places, counts, _, data = loop.args
+        first = inner.sub(*(inner.ptrtoint(p, integer) for p in (inner.load(places), data)))
+        data = inner.bitcast(data, shared_type.as_pointer())
+        own = [cgutils.gep_inbounds(inner, data, 0, k) for k in range(4)]
+        given, count = inner.load(own[0]), inner.load(own[1])
+        with cgutils.for_range(inner, inner.load(counts)) as each:
+            number = inner.add(first, each.index)
+            thread = context.make_tuple(inner, called.args[0], [number, count])
+            status, _ = context.call_internal_no_propagate(
+                inner,
+                compiled.fndesc,
+                called,
+                [thread, *cgutils.unpack_tuple(inner, given)],
+            )
+            with cgutils.if_unlikely(inner, status.is_error):
+                inner.store(status.excinfoptr, own[3])
+                inner.store(status.code, own[2])
+        inner.ret_void()
+
+        data = builder.bitcast(shared, pointer)
+        one = cgutils.alloca_once_value(builder, integer(1))
+        sizes = cgutils.alloca_once_value(builder, threads)
+        run = declared("numba_parallel_for", ir.VoidType(), *[pointer] * 5, *[integer] * 3)
+        places = builder.bitcast(cgutils.alloca_once_value(builder, data), pointer)
+        sizes, one = (builder.bitcast(p, pointer) for p in (sizes, one))
+        function = builder.bitcast(loop, pointer)
+        builder.call(run, [function, places, sizes, one, data, integer(0), integer(1), threads])
+        code = builder.load(fields[2])
+        with cgutils.if_unlikely(builder, builder.icmp_signed("!=", code, errcode_t(0))):
+            status = context.call_conv._get_return_status(builder, code, builder.load(fields[3]))
+            context.call_conv.return_status_propagate(builder, status)
+        return context.get_dummy_value()
+
+    return types.none(body, arguments), generate
+
+
 @contextmanager
 def at_most_threads(count: int | None):
     """Context manager in which evaluations of the calling thread use at most ``count`` threads; all
@@ -91,7 +204,7 @@ def fft_workers(size: int) -> int:
 def breaks_when_forked() -> bool:
     """Whether the threads of this process run already and those of a process that is forked from it
     could not: GNU OpenMP ends it in its first parallel loop."""
-    return parallel._is_initialized and numba.threading_layer() == "omp"
+    return numba_threads._is_initialized and numba.threading_layer() == "omp"
 
 
 def types_of(signature: str) -> tuple:
@@ -108,20 +221,19 @@ def is_kept(dispatcher, signature: tuple) -> bool | None:
     )
 
 
-def finish_kernels_only() -> None:
-    """Have Numba optimise and assemble a parallel loop as part of its kernel only, not in each of
-    the three libraries through which it gets there; this saves a seventh of the time. For
-    processes that only compile into the cache."""
+def finish_only(names: Collection[str]) -> None:
+    """Have Numba optimise and assemble functions of these names only, and others as parts of them;
+    this saves a tenth of the time. For processes that only compile into the cache."""
 
-    def skip_for_loops(method):
+    def skip_others(method):
         def finished(library):
-            if not _LOOP.search(library.name):
+            if library.name in names:
                 method(library)
 
         return finished
 
     for step in ("_optimize_final_module", "_finalize_specific"):
-        setattr(JITCodeLibrary, step, skip_for_loops(getattr(JITCodeLibrary, step)))
+        setattr(JITCodeLibrary, step, skip_others(getattr(JITCodeLibrary, step)))
 
 
 class _Cache(FunctionCache):
@@ -138,6 +250,7 @@ class _Cache(FunctionCache):
     def load_overload(self, sig, target_context):
         """The function compiled for a signature; None if its file is missing or damaged."""
         try:
+            numba_threads._launch_threads()  # defines functions that the machine code calls
             return super().load_overload(sig, target_context)
         except Exception as error:  # a damaged pickle may raise any
             path = self._cache_file.last_read

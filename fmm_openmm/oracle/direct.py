@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from fmm_openmm.openmp import njit, prange
+from fmm_openmm.openmp import on_all_threads, portion
 from fmm_openmm.oracle.ewald import EwaldResult, as_pairs, check_shapes, partner_lists
 
 
@@ -35,15 +35,15 @@ def direct_sum(positions, charges, exclusions=None) -> EwaldResult:
     check_shapes(x, q)
     starts, entries = partner_lists(len(q), pairs)
     partners = np.concatenate([pairs[:, 1], pairs[:, 0]])[entries]
-    sums = _pair_sums(x, q, starts, partners)
+    sums = np.empty((len(q), 4))
+    _pair_sums(x, q, starts, partners, sums)
     return EwaldResult.from_potentials(q, sums[:, 0].copy(), sums[:, 1:].copy())
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
-def _pair_sums(x, q, starts, partners):
+@on_all_threads(cache=True, error_model="numpy")
+def _pair_sums(thread, x, q, starts, partners, sums):
     """Potential and field at each particle, shape (n, 4)."""
-    sums = np.zeros((len(q), 4))
-    for i in prange(len(q)):
+    for i in portion(len(q), thread):
         phi = fx = fy = fz = 0.0
         for j in range(len(q)):
             excluded = j == i
@@ -60,4 +60,3 @@ def _pair_sums(x, q, starts, partners):
             fy += slope * dy
             fz += slope * dz
         sums[i, 0], sums[i, 1], sums[i, 2], sums[i, 3] = phi, fx, fy, fz
-    return sums

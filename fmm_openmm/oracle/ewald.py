@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import erf, gammainc
 
 from fmm_openmm.dipole_term import TIN_FOIL, add_dipole_term
-from fmm_openmm.openmp import njit, prange
+from fmm_openmm.openmp import on_all_threads, portion
 from fmm_openmm.units import COULOMB_CONSTANT
 
 BINS_PER_CUTOFF = 3
@@ -239,7 +239,8 @@ def real_space(x, q, cell, pairs, images, alpha, cutoff):
     skips = np.column_stack([ends[:, 1], np.concatenate([images, -images])]).astype(np.int64)[
         entries
     ]
-    sums = _bin_sums(
+    sums = np.empty((len(q), 4))
+    _bin_sums(
         x[order],
         q[order],
         cell,
@@ -251,17 +252,19 @@ def real_space(x, q, cell, pairs, images, alpha, cutoff):
         alpha,
         skip_starts,
         skips,
+        sums,
     )
     return sums[rank, 0], sums[rank, 1:]
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
-def _bin_sums(x, q, cell, bins, starts, shape, layers, cutoff, alpha, skip_starts, skips):
+@on_all_threads(cache=True, error_model="numpy")
+def _bin_sums(
+    thread, x, q, cell, bins, starts, shape, layers, cutoff, alpha, skip_starts, skips, sums
+):
     """Potential and field at each particle, shape (n, 4), without ``skips``: rows of a partner and
     its image in cell vectors."""
-    sums = np.zeros((len(q), 4))
     gauss = 2 * alpha / math.sqrt(math.pi)
-    for i in prange(len(q)):
+    for i in portion(len(q), thread):
         phi = fx = fy = fz = 0.0
         for u in range(bins[i, 0] - layers[0], bins[i, 0] + layers[0] + 1):
             n0 = u // shape[0]
@@ -301,4 +304,3 @@ def _bin_sums(x, q, cell, bins, starts, shape, layers, cutoff, alpha, skip_start
                         fy -= slope * dy
                         fz -= slope * dz
         sums[i, 0], sums[i, 1], sums[i, 2], sums[i, 3] = phi, fx, fy, fz
-    return sums

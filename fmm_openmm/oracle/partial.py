@@ -35,7 +35,7 @@ import math
 import numpy as np
 from scipy.special import exp1
 
-from fmm_openmm.openmp import njit, prange
+from fmm_openmm.openmp import on_all_threads, portion
 from fmm_openmm.oracle.ewald import (
     EwaldResult,
     as_pairs,
@@ -135,15 +135,16 @@ def _slab(x, q, periodic, others, alpha, k_max):
     half = (numbers[:, 0] > 0) | ((numbers[:, 0] == 0) & (numbers[:, 1] > 0))
     waves = numbers[half] @ reciprocal
     waves = waves[np.linalg.norm(waves, axis=1) <= k_max]
-    sums = _slab_sums(x, x @ normal, q, waves, normal, alpha, area)
+    sums = np.zeros((len(q), 4))
+    _slab_sums(x, x @ normal, q, waves, normal, alpha, area, sums)
     return sums[:, 0], sums[:, 1:]
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
-def _slab_sums(x, z, q, waves, normal, alpha, area):
+@on_all_threads(cache=True, error_model="numpy")
+def _slab_sums(thread, x, z, q, waves, normal, alpha, area, sums):
     """Potential and field at each particle, shape (n, 4); of two opposite waves one is given."""
-    sums, root = np.zeros((len(q), 4)), math.sqrt(math.pi)
-    for i in prange(len(q)):
+    root = math.sqrt(math.pi)
+    for i in portion(len(q), thread):
         for j in range(len(q)):
             d0, d1, d2 = x[i, 0] - x[j, 0], x[i, 1] - x[j, 1], x[i, 2] - x[j, 2]
             dz = z[i] - z[j]
@@ -170,7 +171,6 @@ def _slab_sums(x, z, q, waves, normal, alpha, area):
             sums[i, 1] += q[j] * (f0 - slope * normal[0])
             sums[i, 2] += q[j] * (f1 - slope * normal[1])
             sums[i, 3] += q[j] * (f2 - slope * normal[2])
-    return sums
 
 
 def _wire(x, q, periodic, others, alpha, k_max):
@@ -189,16 +189,16 @@ def _wire(x, q, periodic, others, alpha, k_max):
     slope = np.where(small, 1.0, -np.expm1(-u) / u) * 2 * alpha**2 / length
     fields = np.einsum("ij,ijk,j->ik", slope, delta, q) @ others
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    sums = _wire_sums(x @ axis, across, q, waves, alpha, length, (1 + nodes) / 2, weights / 2)
+    sums, rule = np.zeros((len(q), 4)), ((1 + nodes) / 2, weights / 2)
+    _wire_sums(x @ axis, across, q, waves, alpha, length, *rule, sums)
     return potentials + sums[:, 0], fields + sums[:, 1:2] * axis + sums[:, 2:] @ others
 
 
-@njit(parallel=True, cache=True, error_model="numpy")
-def _wire_sums(along, across, q, waves, alpha, length, nodes, weights):
+@on_all_threads(cache=True, error_model="numpy")
+def _wire_sums(thread, along, across, q, waves, alpha, length, nodes, weights, sums):
     """Potential, field along the axis and fields across it at each particle, shape (n, 4), with a
     rule for the integral over ln t from 0 to 1."""
-    sums = np.zeros((len(q), 4))
-    for i in prange(len(q)):
+    for i in portion(len(q), thread):
         for j in range(len(q)):
             x = along[i] - along[j]
             y, z = across[i, 0] - across[j, 0], across[i, 1] - across[j, 1]
@@ -220,4 +220,3 @@ def _wire_sums(along, across, q, waves, alpha, length, nodes, weights):
                 radial *= factor * math.cos(k * x) * 2 * alpha * alpha
                 sums[i, 2] += radial * y
                 sums[i, 3] += radial * z
-    return sums

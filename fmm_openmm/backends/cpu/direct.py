@@ -6,7 +6,7 @@ import numpy as np
 from fmm_openmm.backends.cpu.compilation import prepare
 from fmm_openmm.backends.cpu.threads import inline, kernel, kernels_in
 from fmm_openmm.backends.pairs import partners
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import portion
 from fmm_openmm.stages import OpenSum
 
 TILE = 1024
@@ -64,8 +64,8 @@ def add_range(xi, yi, zi, x, y, z, charge, begin, end, sums):
 
 
 @kernel("f8[::1], f8[::1], f8[::1], f8[::1], real[::1], i8[::1], i8[::1], f8[:,::1]")
-def _direct(x, y, z, source, charge, start, partner, out):
-    for i in prange(len(charge)):
+def _direct(thread, x, y, z, source, charge, start, partner, out):
+    for i in portion(len(charge), thread):
         sums = np.zeros(4)
         begin = 0
         for k in range(start[i], start[i + 1] + 1):

@@ -6,13 +6,13 @@ import numpy as np
 from fmm_openmm.backends.cpu.sort import CpuParts
 from fmm_openmm.backends.cpu.threads import kernel
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import portion
 from fmm_openmm.stages import Accumulator, NearExclusions
 
 
 @kernel("i8[::1], i8[::1], i8[::1], i8[::1], i8[::1]")
-def _capacity(first, place, partner_start, partner, capacity):
-    for i in prange(len(first) - 1):
+def _capacity(thread, first, place, partner_start, partner, capacity):
+    for i in portion(len(first) - 1, thread):
         total = 0
         for k in range(partner_start[i], partner_start[i + 1]):
             total += first[partner[k] + 1] - first[partner[k]]
@@ -26,10 +26,10 @@ def _capacity(first, place, partner_start, partner, capacity):
     "f8[:,::1], f8[:,::1], b1, i8[::1], i8[::1], i8[::1], f8[::1], f8[:,::1], f8[:,:,::1]"
 )
 def _exclusions(
-    first, place, partner_start, partner, x, charge, box, boxes, counts, table, reach, positions,
-    cell, minimum_image, start, part, offset, potentials, fields, moment,
+    thread, first, place, partner_start, partner, x, charge, box, boxes, counts, table, reach,
+    positions, cell, minimum_image, start, part, offset, potentials, fields, moment,
 ):  # fmt: skip
-    for i in prange(len(first) - 1):
+    for i in portion(len(first) - 1, thread):
         filled = 0
         for k in range(partner_start[i], partner_start[i + 1]):
             j = partner[k]

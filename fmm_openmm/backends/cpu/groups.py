@@ -43,7 +43,7 @@ from fmm_openmm.box import BoxLattice
 from fmm_openmm.driver import expand
 from fmm_openmm.expansions.background import coefficients
 from fmm_openmm.expansions.harmonics import coupling, degrees
-from fmm_openmm.openmp import get_num_threads, prange
+from fmm_openmm.openmp import get_num_threads, portion
 from fmm_openmm.stages import Accumulator, Moments, NearExclusions
 
 BLOCK = 64
@@ -143,7 +143,7 @@ def choose_small(fragments: Fragments, places: int) -> np.ndarray:
     "i8[::1], i8[::1], i8[::1], i8[::1], i8, i8, i8, f8, f8[:,::1]"
 )
 def _near(
-    x, sources, start, counts, boxes, near, excluded_start, excluded_part, excluded_row,
+    thread, x, sources, start, counts, boxes, near, excluded_start, excluded_part, excluded_row,
     fragment, of_box, owner, first, last, chunks, limit, rows,
 ):  # fmt: skip
     """Add to the rows of the fragments in the boxes from ``first`` to ``last``, shape (fragments,
@@ -152,7 +152,7 @@ def _near(
     real = x.dtype.type
     half = len(near) - 1  # the row of the box itself in the whole stencil
     charge = sources[3]
-    for chunk in prange(chunks):
+    for chunk in portion(chunks, thread):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
         buffer, phi = np.empty((4, 0), x.dtype), np.empty(0, x.dtype)
         saved = np.empty(0, x.dtype)
@@ -224,8 +224,8 @@ def _multiply(matrix, x, columns, out):
     "i8[::1], i8[::1], i8[::1], i8[::1], f8[:,::1]"
 )
 def _far(
-    moments, owner, of_box, row, operator, index, weight, degree, start, displacement, target,
-    source, rows,
+    thread, moments, owner, of_box, row, operator, index, weight, degree, start, displacement,
+    target, source, rows,
 ):  # fmt: skip
     """Add to rows the far energies of fragments with groups, each pair of fragments once.
 
@@ -242,7 +242,7 @@ def _far(
     """
     terms = moments.shape[1]
     even, padded = (terms + 1) // 2 * 2, (terms + 3) // 4 * 4
-    for chunk in prange(len(start) - 1):
+    for chunk in portion(len(start) - 1, thread):
         matrix = np.zeros((even, padded), moments.dtype)
         x, y = np.zeros((padded, COLUMNS), moments.dtype), np.empty((even, COLUMNS), moments.dtype)
         local = np.empty((COLUMNS, terms), moments.dtype)

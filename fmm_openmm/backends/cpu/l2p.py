@@ -9,7 +9,7 @@ from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.background import polynomial
 from fmm_openmm.expansions.harmonics import gradient
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import portion
 from fmm_openmm.stages import Accumulator, Moments, Parts
 
 
@@ -18,7 +18,20 @@ from fmm_openmm.stages import Accumulator, Moments, Parts
     "real[::1], i8, f8[::1], f8[:,::1]"
 )
 def _l2p(
-    x, start, slots, local, order, axis, row, column, factor, trace, chunks, potentials, fields
+    thread,
+    x,
+    start,
+    slots,
+    local,
+    order,
+    axis,
+    row,
+    column,
+    factor,
+    trace,
+    chunks,
+    potentials,
+    fields,
 ):
     """Evaluate in blocks of ``LANES`` parts. ``trace``: see
     :func:`fmm_openmm.expansions.background.polynomial`. The gradient matrix is given by its entries
@@ -26,7 +39,7 @@ def _l2p(
     real = local.dtype.type
     terms, boxes = local.shape
     inner = order * order
-    for chunk in prange(chunks):
+    for chunk in portion(chunks, thread):
         tile, lane = np.empty((terms, LANES), local.dtype), np.empty((3, LANES), local.dtype)
         expansion, slope = np.empty(terms, local.dtype), np.empty((3, inner), local.dtype)
         phi, field = np.empty(LANES, local.dtype), np.empty((3, LANES), local.dtype)

@@ -13,7 +13,7 @@ import scipy.fft
 from fmm_openmm.backends.cpu.threads import inline, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import coupling, degrees
-from fmm_openmm.openmp import fft_workers, prange
+from fmm_openmm.openmp import fft_workers, portion
 
 WAVES = 64
 """Wave vectors whose matrices are made together; shorter loops are not vectorised."""
@@ -42,13 +42,13 @@ def load_waves(spectrum, degree, begin, used, re, im):
 
 
 @kernel("real[:,:,:,::1], real[:,::1], i4[:,:,::1], real[:,:,::1], i8[::1]")
-def _convolve(spectrum, operator, index, weight, degree):
+def _convolve(thread, spectrum, operator, index, weight, degree):
     """Replace the spectrum of the moments by that of the local expansions, in place; ``spectrum``
     has shape (sets, terms, wave vectors, 2)."""
     real = spectrum.dtype.type
     sets, terms, waves = spectrum.shape[:3]
     blocks, padded = (waves + WAVES - 1) // WAVES, (terms + 3) // 4 * 4
-    for item in prange(blocks * ((sets + SETS - 1) // SETS)):
+    for item in portion(blocks * ((sets + SETS - 1) // SETS), thread):
         begin, first = item % blocks * WAVES, item // blocks * SETS
         used, together = min(WAVES, waves - begin), min(SETS, sets - first)
         t = np.zeros((len(operator), WAVES), spectrum.dtype)

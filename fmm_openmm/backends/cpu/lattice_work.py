@@ -6,19 +6,19 @@ from fmm_openmm.backends.cpu.lattice import load_waves
 from fmm_openmm.backends.cpu.threads import LANES, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.harmonics import coupling, degrees
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import portion
 
 
 @kernel(
     "real[:,:,::1], real[:,:,::1], i4[:,:,::1], real[:,:,::1], i8[::1], real[::1], f8[:,::1]",
 )
-def _work(spectrum, derivatives, index, weight, degree, multiplicity, out):
+def _work(thread, spectrum, derivatives, index, weight, degree, multiplicity, out):
     """Row k of ``out`` is the sum over ``LANES`` wave vectors of the product of the spectrum with
     what the matrices of the derivatives make of it; ``spectrum`` has shape (terms, wave vectors,
     2), ``multiplicity`` is 2 for wave vectors that stand for their opposites too."""
     real = spectrum.dtype.type
     terms, waves = spectrum.shape[:2]
-    for block in prange(len(out)):
+    for block in portion(len(out), thread):
         begin = block * LANES
         used = min(LANES, waves - begin)
         re, im = np.zeros((terms, LANES), spectrum.dtype), np.zeros((terms, LANES), spectrum.dtype)

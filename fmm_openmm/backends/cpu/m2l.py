@@ -21,7 +21,7 @@ from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
 from fmm_openmm.expansions.harmonics import coupling, degrees
 from fmm_openmm.expansions.translations import Rotation, exchange, irregular
 from fmm_openmm.octree import Octree, parities
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import portion
 
 P4_LANES = 4 * LANES
 """Lanes of ``p4``: many, because each entry of a matrix is computed once for all lanes.
@@ -128,6 +128,7 @@ def _collect(moments, counts, filled, targets, begin, used, offset, source, tile
 
 @kernel(LEVEL + "f8[:,::1], i4[:,:,::1], f8[:,:,::1], f8[::1], f8[:,::1]")
 def _m2l_p4(
+    thread,
     moments,
     counts,
     filled,
@@ -144,7 +145,7 @@ def _m2l_p4(
     local,
 ):
     terms = moments.shape[1]
-    for t in prange(len(tiles) - 1):
+    for t in portion(len(tiles) - 1, thread):
         begin, used = tiles[t], tiles[t + 1] - tiles[t]
         source, row = np.empty(P4_LANES, np.int64), np.empty(P4_LANES)
         tile, total = np.empty((terms, P4_LANES)), np.zeros((terms, P4_LANES))
@@ -203,12 +204,12 @@ def _multiply(start, column, value, tile, out):
     )
 )
 def _m2l_rotation(
-    moments, counts, filled, targets, tiles, parity, offsets, start, which, rotations, row, column,
-    value, transposed_row, transposed_column, transposed_value, along_row, along_column,
+    thread, moments, counts, filled, targets, tiles, parity, offsets, start, which, rotations, row,
+    column, value, transposed_row, transposed_column, transposed_value, along_row, along_column,
     along_value, order, local,
 ):  # fmt: skip
     terms = moments.shape[1]
-    for t in prange(len(tiles) - 1):
+    for t in portion(len(tiles) - 1, thread):
         begin, used = tiles[t], tiles[t + 1] - tiles[t]
         source = np.empty(LANES, np.int64)
         tile, other = np.empty((terms, LANES)), np.empty((terms, LANES))

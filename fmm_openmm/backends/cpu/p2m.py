@@ -5,16 +5,16 @@ import numpy as np
 
 from fmm_openmm.backends.cpu.harmonics import load, regular
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import portion
 from fmm_openmm.stages import Moments, Parts
 
 
 @kernel("real[:,::1], real[::1], i8[::1], i8[::1], i8, i8, real[:,::1], f8[:,::1]")
-def _p2m(x, charge, start, slots, order, chunks, moments, sums):
+def _p2m(thread, x, charge, start, slots, order, chunks, moments, sums):
     """``sums``, shape (boxes, 7): of ``q``, ``q x`` and, axis by axis, ``q x^2``."""
     real = moments.dtype.type
     terms, boxes = moments.shape
-    for chunk in prange(chunks):
+    for chunk in portion(chunks, thread):
         tile, total = np.empty((terms, LANES), moments.dtype), np.empty(terms, moments.dtype)
         lane, q = np.empty((3, LANES), moments.dtype), np.empty(LANES, moments.dtype)
         for box in range(chunk, boxes, chunks):

@@ -17,7 +17,7 @@ import numpy as np
 from fmm_openmm.backends.cpu.sort import home
 from fmm_openmm.backends.cpu.threads import chunk_count, inline, kernel
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import portion
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
 DUMMY_X = 99.0
@@ -185,12 +185,12 @@ def copy_sources(sources, start, boxes, near, source, begin, buffer):
     "i8[::1], i8[::1], i8, i8, i8, f8[::1], f8[:,::1], f8[:,:,::1]"
 )
 def _p2p(
-    target, target_start, sources, start, counts, boxes, near, excluded_start, excluded_part,
-    excluded_row, first, last, chunks, phi, field, moment,
+    thread, target, target_start, sources, start, counts, boxes, near, excluded_start,
+    excluded_part, excluded_row, first, last, chunks, phi, field, moment,
 ):  # fmt: skip
     real = sources.dtype.type
     zero, dummy_x, charge = real(0.0), real(DUMMY_X), sources[3]
-    for chunk in prange(chunks):
+    for chunk in portion(chunks, thread):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
         image, stop = np.zeros((len(near), 3), np.int64), np.empty(len(near), np.int64)
         buffer, saved = np.empty((4, 0), sources.dtype), np.empty((2, 0), sources.dtype)

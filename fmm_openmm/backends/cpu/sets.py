@@ -19,7 +19,7 @@ from fmm_openmm.backends.cpu.p2p import (
 )
 from fmm_openmm.backends.cpu.threads import LANES, chunk_count, inline, kernel
 from fmm_openmm.box import BoxLattice
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import portion
 from fmm_openmm.stages import Accumulator, NearExclusions, Parts
 
 TILE = 64
@@ -39,10 +39,10 @@ def count_charges(charges: np.ndarray, start: np.ndarray) -> np.ndarray:
 
 
 @kernel("real[:,::1], real[:,::1], i8[:,::1], i8[::1], i8[::1], i8, i8, real[:,:,::1]")
-def _p2m_sets(x, charges, filled, start, slots, order, chunks, moments):
+def _p2m_sets(thread, x, charges, filled, start, slots, order, chunks, moments):
     real = moments.dtype.type
     sets, terms, boxes = moments.shape
-    for chunk in prange(chunks):
+    for chunk in portion(chunks, thread):
         tile, total = np.empty((terms, LANES), moments.dtype), np.empty((sets, terms))
         lane = np.empty((3, LANES), moments.dtype)
         for box in range(chunk, boxes, chunks):
@@ -77,14 +77,27 @@ def p2m_sets(parts: Parts, charges: np.ndarray, slots: np.ndarray, order: int) -
     "real[:,::1], i8, f8[:,::1], f8[:,:,::1]"
 )
 def _l2p_sets(
-    x, start, slots, local, order, axis, row, column, factor, trace, chunks, potentials, fields
+    thread,
+    x,
+    start,
+    slots,
+    local,
+    order,
+    axis,
+    row,
+    column,
+    factor,
+    trace,
+    chunks,
+    potentials,
+    fields,
 ):
     """The arguments are those of ``_l2p``, with sets as the first axis of ``local``, ``trace`` and
     the results. There are no fields if ``fields`` is empty."""
     real = local.dtype.type
     sets, terms, boxes = local.shape
     inner = order * order
-    for chunk in prange(chunks):
+    for chunk in portion(chunks, thread):
         tile, lane = np.empty((terms, LANES), local.dtype), np.empty((3, LANES), local.dtype)
         expansion, slope = np.empty((terms, sets), local.dtype), np.empty((3, inner), local.dtype)
         phi, field = np.empty(LANES, local.dtype), np.empty((3, LANES), local.dtype)
@@ -235,13 +248,13 @@ def _add_sources(x, y, z, buffer, charge, length, tile, phi, field):
     "i8[:,::1], i8[::1], i8[::1], i8[::1], i8, f8, f8[:,::1], f8[:,:,::1]"
 )
 def _p2p_sets(
-    target, target_start, sources, charges, number, start, counts, boxes, near, excluded_start,
-    excluded_part, excluded_row, chunks, far_away, phi, field,
+    thread, target, target_start, sources, charges, number, start, counts, boxes, near,
+    excluded_start, excluded_part, excluded_row, chunks, far_away, phi, field,
 ):  # fmt: skip
     real = sources.dtype.type
     zero, dummy_x = real(0.0), real(far_away)
     sets, fields = len(charges), len(field) > 0
-    for chunk in prange(chunks):
+    for chunk in portion(chunks, thread):
         source, begin = np.empty(len(near), np.int64), np.empty(len(near), np.int64)
         buffer, saved = np.empty((4, 0), sources.dtype), np.empty((2, 0), sources.dtype)
         charge, index = np.empty((sets, 0), sources.dtype), np.empty((sets, 0), np.int64)

@@ -5,11 +5,11 @@ A link is a particle and one of its excluded partners; each pair is two links.
 """
 
 from fmm_openmm.backends.cpu.threads import kernel
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import portion
 
 
 @kernel("i8[::1], i8[::1], i8[::1], b1[:,::1], b1[:,::1], b1[:,::1]")
-def mark_particles(first, box, owner, near, owned, wanted):
+def mark_particles(thread, first, box, owner, near, owned, wanted):
     """Mark the particles with a part in the boxes of each rank, in ``owned`` (ranks, n), and in or
     near them, in ``wanted`` (ranks, n).
 
@@ -19,7 +19,7 @@ def mark_particles(first, box, owner, near, owned, wanted):
         owner: rank of each box.
         near: whether it is near one of the boxes of each rank, shape (boxes, ranks).
     """
-    for i in prange(len(first) - 1):
+    for i in portion(len(first) - 1, thread):
         for k in range(first[i], first[i + 1]):
             owned[owner[box[k]], i] = True
             for rank in range(len(wanted)):
@@ -69,18 +69,18 @@ def fill_partners(links, offset, offsets, end, partner):
 
 
 @kernel("i8[::1], f8[::1], f8[:,::1], f8[:,::1]")
-def collect(particle, potentials, fields, rows):
+def collect(thread, particle, potentials, fields, rows):
     """Potentials and fields of some particles, shape (k, 4)."""
-    for k in prange(len(particle)):
+    for k in portion(len(particle), thread):
         i = particle[k]
         rows[k, 0] = potentials[i]
         rows[k, 1], rows[k, 2], rows[k, 3] = fields[i, 0], fields[i, 1], fields[i, 2]
 
 
 @kernel("i8[::1], f8[:,::1], f8[::1], f8[:,::1]")
-def add(particle, rows, potentials, fields):
+def add(thread, particle, rows, potentials, fields):
     """Add rows (k, 4) to the potentials and fields of different particles."""
-    for k in prange(len(particle)):
+    for k in portion(len(particle), thread):
         i = particle[k]
         potentials[i] += rows[k, 0]
         fields[i, 0] += rows[k, 1]

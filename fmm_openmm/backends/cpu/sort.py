@@ -9,7 +9,7 @@ import numpy as np
 
 from fmm_openmm.backends.cpu.threads import inline, kernel
 from fmm_openmm.box import ORIGIN, BoxLattice
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import portion
 from fmm_openmm.stages import Parts
 
 
@@ -38,8 +38,8 @@ def home(i0, i1, i2, counts):
 
 
 @kernel("f8[:,::1], f8, f8[:,::1], f8, f8[:,::1], i1[:,::1], i8[::1]")
-def _locate(positions, origin, inverse, smoothing, scaled, side, count):
-    for i in prange(len(positions)):
+def _locate(thread, positions, origin, inverse, smoothing, scaled, side, count):
+    for i in portion(len(positions), thread):
         parts = 1
         for axis in range(3):
             s = origin
@@ -63,8 +63,8 @@ def _corner(side, i, k, axis):
 
 
 @kernel("f8[:,::1], i1[:,::1], i8[::1], i8[:,::1], i8[::1]")
-def _number(scaled, side, first, counts, number):
-    for i in prange(len(scaled)):
+def _number(thread, scaled, side, first, counts, number):
+    for i in portion(len(scaled), thread):
         for k in range(first[i + 1] - first[i]):
             i0, i1, i2 = home(
                 np.int64(np.floor(scaled[i, 0])) + _corner(side, i, k, 0),
@@ -95,6 +95,7 @@ def _counting_sort(number, start, place):
     "f8[:,::1], i8[:,::1]"
 )
 def _fill(
+    thread,
     scaled,
     side,
     first,
@@ -110,7 +111,7 @@ def _fill(
     slope,
     box,
 ):
-    for i in prange(len(scaled)):
+    for i in portion(len(scaled), thread):
         for k in range(first[i + 1] - first[i]):
             p = place[first[i] + k]
             w, dw, u = np.empty(3), np.empty(3), np.empty(3)
@@ -180,8 +181,8 @@ def sort(
 
 
 @kernel("i8[::1], i8[::1], f8[::1], f8[:,::1], f8[::1], f8[:,::1], f8[::1], f8[:,::1]")
-def _gather(first, place, weight, slope, part_potentials, part_fields, potentials, fields):
-    for i in prange(len(potentials)):
+def _gather(thread, first, place, weight, slope, part_potentials, part_fields, potentials, fields):
+    for i in portion(len(potentials), thread):
         phi, e0, e1, e2 = 0.0, 0.0, 0.0, 0.0
         for k in range(first[i], first[i + 1]):
             p = place[k]

@@ -10,27 +10,22 @@ after changing them, delete ``fmm_openmm/backends/cpu/__pycache__``.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from fmm_openmm.openmp import get_num_threads, njit
+from fmm_openmm.openmp import get_num_threads, njit, on_all_threads
 
 LANES = 16
 """Length of inner loops over particles or wave vectors, which the compiler vectorises."""
 
 _OPTIONS: dict[str, Any] = {
-    "cache": True,
     "error_model": "numpy",
     "fastmath": {"contract", "reassoc", "arcp", "nsz", "afn"},
 }
 
-_NOT_PARALLEL = dict.fromkeys(
-    ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False
-)
-"""Parallel transforms that kernels do not need; disabling them saves a tenth of the compilation
-time."""
-
 inline = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
-"""Decorator of a function that only kernels call: its entries for Python and C are not compiled."""
+"""Decorator of a function that only kernels call: it has no entries for Python and C, and is in the
+disk cache only as a part of kernels."""
 
 signatures: dict[Any, str] = {}
 """Argument types of every kernel, as given to :func:`kernel`."""
@@ -42,14 +37,14 @@ def kernel(signature: str, parallel: bool = True) -> Callable:
     Args:
         signature: types of its arguments in Numba's notation, with ``real`` for the working
             precision. Other types work too, but are compiled on first use.
-        parallel: whether it has a parallel loop. A kernel without one releases the lock of
-            Python's interpreter.
+        parallel: whether threads share a loop of it, see
+            :func:`fmm_openmm.openmp.on_all_threads`.
     """
 
     def decorated(function: Callable) -> Callable:
-        threads: dict[str, Any] = {"parallel": _NOT_PARALLEL} if parallel else {"nogil": True}
-        dispatcher = njit(no_cfunc_wrapper=True, **threads, **_OPTIONS)(function)
-        if dispatcher is not function:  # they are the same with NUMBA_DISABLE_JIT
+        compiled = on_all_threads if parallel else partial(njit, nogil=True, no_cfunc_wrapper=True)
+        dispatcher = compiled(cache=True, **_OPTIONS)(function)
+        if hasattr(dispatcher, "py_func"):  # not with NUMBA_DISABLE_JIT
             signatures[dispatcher] = signature
         return dispatcher
 

@@ -18,7 +18,7 @@ from fmm_openmm.backends.cpu.threads import LANES, inline, kernel
 from fmm_openmm.backends.pairs import partners
 from fmm_openmm.expansions.harmonics import irregular_norm, regular, term, term_count
 from fmm_openmm.literature.treecode.tree import DEPTH, Tree, build_tree
-from fmm_openmm.openmp import prange
+from fmm_openmm.openmp import portion
 from fmm_openmm.stages import OpenSum
 
 LEAF = 64
@@ -196,12 +196,12 @@ def _m2p(begin, end, x, y, z, centre, width, coefficients, order, points, harmon
     "f8[::1], f8[::1], real[::1], i8[::1], i8[::1], f8, i8, f8[:,::1]"
 )
 def _walk(
-    leaves, leaf_of, first, last, child, children, parent, centre, width, coefficients, x, y, z,
-    source, charge, start, partner, theta, depth, sums,
+    thread, leaves, leaf_of, first, last, child, children, parent, centre, width, coefficients, x,
+    y, z, source, charge, start, partner, theta, depth, sums,
 ):  # fmt: skip
     order = int(np.sqrt(coefficients.shape[2]) + 0.5) - 2
     few = DIRECT * coefficients.shape[2]
-    for number in prange(len(leaves)):
+    for number in portion(len(leaves), thread):
         leaf = leaves[number]
         points = np.empty((5, LANES), coefficients.dtype)
         harmonics = np.empty((coefficients.shape[2], LANES), coefficients.dtype)
