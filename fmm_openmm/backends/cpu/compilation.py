@@ -10,14 +10,16 @@ compiled.
 import inspect
 import json
 import logging
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +47,7 @@ compile_named(names, real, claims)
 
 
 @cache
-def prepare(kernels: tuple[Callable, ...], dtype: np.dtype) -> None:
+def prepare(kernels: tuple[Any, ...], dtype: np.dtype) -> None:
     """Compile kernels for a working precision into the disk cache, from which they are loaded when
     called.
 
@@ -58,7 +60,39 @@ def prepare(kernels: tuple[Callable, ...], dtype: np.dtype) -> None:
     _log.info("compiling kernels (once per precision)")
     if None in cached.values():
         return
-    missing = sorted((kernel for kernel in cached if not cached[kernel]), key=_lines, reverse=True)
+    with _lock(Path(next(iter(cached)).stats.cache_path)):
+        _compile([kernel for kernel in cached if not _is_cached(kernel, dtype)], dtype)
+
+
+def _lock(cache: Path) -> AbstractContextManager:
+    """Context in which no other process compiles into a folder, so that what several workers or
+    MPI's ranks need is compiled once. A process waits until no file has been added for ``SECONDS``,
+    at most, and not at all where files cannot be locked."""
+    try:
+        import fcntl  # not on Windows
+
+        cache.mkdir(parents=True, exist_ok=True)
+        lock = open(cache / "compiling.lock", "w")
+    except (ImportError, OSError):
+        return nullcontext()
+    files, end = 0, 0.0
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            before, files = files, len(os.listdir(cache))
+            if files != before:
+                end = time.monotonic() + SECONDS
+            if time.monotonic() < end:
+                time.sleep(0.05)
+                continue
+        except OSError:  # some file systems have no locks
+            pass
+        return lock
+
+
+def _compile(kernels: list, dtype: np.dtype) -> None:
+    missing = sorted(kernels, key=_lines, reverse=True)
     count = min(MAX_PROCESSES, get_num_threads(), len(missing))
     try:
         folder = tempfile.TemporaryDirectory(prefix="fmm_openmm-")

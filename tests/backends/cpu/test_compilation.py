@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -150,3 +151,27 @@ def test_kernels_are_compiled_once(tmp_path, threads, executable, first):
     assert kept == str([not executable] * 2)
     if not executable:
         assert lines() == [kept]
+
+
+@pytest.mark.slow
+def test_two_processes_at_once_compile_once(tmp_path):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCRIPT, ""]
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    lines = [line for process in both for line in process.communicate()[0].splitlines()]
+    assert lines.count("started") == 1 and lines.count("[True, True]") == 2
+
+
+@pytest.mark.parametrize("limit", [0.3, 60.0])
+def test_a_lock_that_stays_is_ignored_after_a_while(limit, tmp_path, monkeypatch):
+    """And one that is released is not waited for any longer."""
+    monkeypatch.setattr(compilation, "SECONDS", limit)
+    start = time.monotonic()
+    with compilation._lock(tmp_path) as first:
+        if limit > 1:
+            threading.Timer(0.3, first.close).start()
+        with compilation._lock(tmp_path):
+            assert 0.2 < time.monotonic() - start < 10
