@@ -308,12 +308,14 @@ def name_coincidence(
 
 def like(result: "CoulombResult | ChargeSetsResult", positions):
     """The result with arrays on the device of the positions, if they lie on one."""
-    if not is_on_device(positions) or is_on_device(result.potentials):
+    if not is_on_device(positions):
         return result
     xp = sys.modules["cupy"]  # whose array it is
     arrays = {
         field.name: xp.atleast_1d(xp.asarray(value))
         for field in fields(result)
-        if field.name != "volume" and (value := getattr(result, field.name)) is not None
+        if field.name != "volume"
+        and (value := getattr(result, field.name)) is not None
+        and not is_on_device(value)
     }
-    return replace(result, **arrays)
+    return replace(result, **arrays) if arrays else result

@@ -8,10 +8,11 @@
 //                   counts the copies for each rank. A thread per particle
 //   send_copies     makes the copies: those for this rank in place, those for others to be sent. A
 //                   thread per particle
-//   place_copies    goes on with those from other ranks. A thread per copy
+//   place_copies    goes on with those from other ranks. A thread per place of a copy
 //   gather_copies   results of the copies from their parts in the rank's boxes: sums for the
 //                   particles that this rank was given, those of others to be sent. A thread per
-//                   copy
+//                   place
+//   add_returned    adds the results from another rank to the sums. A thread per place of a result
 //   finish          results of the particles from sums over the ranks, and sums over particles. A
 //                   thread for several particles
 //
@@ -19,11 +20,33 @@
 // finds the excluded partners if a part is in its own boxes.
 //
 // Sets of ranks are masks of 32 bits. A tag of a copy is twice the number of its particle among
-// all, plus 1 if it has a part in the boxes of the rank that has the copy. Copies are ordered by
-// ranks, from this one on cyclically; for each rank those with a part in its boxes come first, and
-// are in the order of the particles. Bound by memory latency.
+// all, plus 1 if it has a part in the boxes of the rank that has the copy. Ranks are numbered by
+// their distance from this one, cyclically. There is room for a number of copies for each; those
+// with a part in its boxes come first, and are in the order of the particles. Numbers of copies may
+// exceed the room: the host, which learns them after the evaluation, then makes more and repeats
+// it. Bound by memory latency.
 #include "common/grid_sums.cuh"
 #include "common/part_results.cuh"
+
+// Room for the copies of one rank, with the first place in arrays for all ranks: of copies from it
+// and for it, and of the results that it returns.
+struct Room {
+    int from, from_room, to, to_room, back, back_room;
+};
+
+// Numbers of copies: all, and those with a part in the boxes of the rank that has them.
+struct Number {
+    int all, own;
+};
+
+// Whether there is a copy at place i, and the distance of the rank that has sent it.
+__device__ __forceinline__ bool is_copy(int i, const Room* __restrict__ rooms,
+                                        const Number* __restrict__ number, int& distance) {
+    distance = RANKS - 1;
+    while (i < rooms[distance].from) distance--;
+    const Room room = rooms[distance];
+    return i - room.from < min(number[distance].all, room.from_room);
+}
 
 // Ranks of a box.
 struct BoxRanks {
@@ -121,15 +144,23 @@ extern "C" __global__ void send_copies(
     const Parameters* __restrict__ parameters, const unsigned* __restrict__ owners /* (n) */,
     const unsigned* __restrict__ wanted /* (n) */,
     const int* __restrict__ listed /* (2 RANKS, warps): sums up to these */,
+    const Room* __restrict__ rooms /* (RANKS) */,
     Located* __restrict__ located /* of copies for this rank */, real4* __restrict__ fraction,
     int* __restrict__ tag, Located* __restrict__ sent_located /* for others */,
-    real4* __restrict__ sent_fraction, int* __restrict__ sent_tag, int room, int sent_room,
+    real4* __restrict__ sent_fraction, int* __restrict__ sent_tag,
+    Number* __restrict__ sent_number /* (RANKS) */,
+    Number* __restrict__ number /* (RANKS): of copies for this rank, here from itself */, int room,
     const int* __restrict__ excluded_start /* (all + 1) */, int* __restrict__ copy_of /* (all) */,
     int2* __restrict__ partners /* (room) */, int* __restrict__ count /* (BOXES), zeroed */,
     int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, room) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32,
               warps = gridDim.x * (blockDim.x / 32);
-    const int here = listed[2 * warps - 1];
+    const auto before = [&](int lists) { return lists > 0 ? listed[lists * warps - 1] : 0; };
+    if (i < RANKS) {
+        const int begin = before(2 * i);
+        sent_number[i] = {before(2 * i + 2) - begin, before(2 * i + 1) - begin};
+        if (i == 0) number[0] = sent_number[0];
+    }
     Located at;
     real4 u;
     if (i < n) at = locate(i, positions, charges[i], parameters, u);
@@ -137,12 +168,14 @@ extern "C" __global__ void send_copies(
     const Places places = {excluded_start, copy_of, partners, {room, count, arrived, next}};
     for_each_list(i < n ? owners[i] : 0, i < n ? wanted[i] : 0, [&](int list, unsigned lanes) {
         if (!(lanes >> lane & 1)) return;
-        const int begin = list * warps + i / 32,
-                  k = (begin > 0 ? listed[begin - 1] : 0) + __popc(lanes & ((1u << lane) - 1));
+        const int begin = list * warps + i / 32, k = (begin > 0 ? listed[begin - 1] : 0) -
+                                                     before(list / 2 * 2) +
+                                                     __popc(lanes & ((1u << lane) - 1));
         const bool stays = list < 2;
         const Copies& to = stays ? own : sent;
-        const int place = stays ? k : k - here, tagged = 2 * (first + i) + (list % 2 == 0);
-        if (place >= (stays ? room : sent_room)) return;
+        const Room free = rooms[list / 2];
+        if (k >= free.to_room) return;
+        const int place = free.to + k, tagged = 2 * (first + i) + (list % 2 == 0);
         to.located[place] = at;
         to.fraction[place] = u;
         to.tag[place] = tagged;
@@ -151,20 +184,22 @@ extern "C" __global__ void send_copies(
 }
 
 extern "C" __global__ void place_copies(
-    int n /* at most */, const int* __restrict__ copies /* (2): of all ranks, of this one */,
-    const int* __restrict__ tag /* (n) */, const Located* __restrict__ located /* (n) */,
+    int n /* places */, const Room* __restrict__ rooms /* (RANKS) */,
+    const Number* __restrict__ number /* (RANKS) */, const int* __restrict__ tag /* (n) */,
+    const Located* __restrict__ located /* (n) */,
     const int* __restrict__ excluded_start /* (all + 1) */, int* __restrict__ copy_of /* (all) */,
     int2* __restrict__ partners /* (n) */, int* __restrict__ count /* (BOXES) */,
     int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, n) */) {
-    const int i = copies[1] + blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= copies[0]) return;
+    const int i = rooms[0].from_room + blockIdx.x * blockDim.x + threadIdx.x;
+    int distance;
+    if (i >= n || !is_copy(i, rooms, number, distance)) return;
     const Places places = {excluded_start, copy_of, partners, {n, count, arrived, next}};
     places.enter(i, tag[i], located[i]);
 }
 
 extern "C" __global__ void gather_copies(
-    int n /* at most */, int first /* number of the first given particle among all */,
-    const int* __restrict__ copies /* (2): of all ranks, of this one */,
+    int n /* places */, int first /* number of the first given particle among all */,
+    const Room* __restrict__ rooms /* (RANKS) */, const Number* __restrict__ number /* (RANKS) */,
     const int* __restrict__ tag, const Located* __restrict__ located,
     const real4* __restrict__ fraction, const int* __restrict__ place,
     const real4* __restrict__ far, const real4* __restrict__ near,
@@ -173,14 +208,29 @@ extern "C" __global__ void gather_copies(
     real4* __restrict__ results /* (n): potential, field */,
     real4* __restrict__ totals /* of the given particles */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= copies[0] || !(tag[i] & 1)) return;
+    int distance;
+    if (i >= n || !is_copy(i, rooms, number, distance) || !(tag[i] & 1)) return;
     const real4 sum = result_of(i, results_of_parts(n, located, fraction, place, far, near,
                                                     parameters, start, share))
                           .sum;
-    if (i < copies[1])
+    if (distance == 0)
         totals[(tag[i] >> 1) - first] = sum;
     else
         results[i] = sum;
+}
+
+extern "C" __global__ void add_returned(int distance, int first,
+                                        const Room* __restrict__ rooms /* (RANKS) */,
+                                        const Number* __restrict__ sent_number /* (RANKS) */,
+                                        const int* __restrict__ sent_tag,
+                                        const real4* __restrict__ returned,
+                                        real4* __restrict__ totals) {
+    const int k = blockIdx.x * blockDim.x + threadIdx.x;
+    const Room room = rooms[distance];
+    if (k >= min(sent_number[distance].own, room.back_room)) return;
+    const real4 more = returned[room.back + k];
+    real4& total = totals[(sent_tag[room.to + k] >> 1) - first];
+    total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
 }
 
 extern "C" __global__ void __launch_bounds__(256)

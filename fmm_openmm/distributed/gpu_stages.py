@@ -44,11 +44,9 @@ from fmm_openmm.distributed.stages import Links, RankResults
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.specification import Specification
 
-SLACK = 1.05
-"""Room for copies, over the number at the first evaluation."""
-
-ROOM = 16
-"""Room for so many more."""
+DEVIATIONS = 6
+"""Room for more copies than at the first evaluation, in standard deviations of the number of
+independent particles in a volume."""
 
 
 class Gpu(Protocol):
@@ -65,13 +63,14 @@ class Gpu(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class CopyRoute:
-    """The way of copies between the ranks.
+class CopyRooms:
+    """Room for copies and for the results that come back for them.
 
     Attributes:
         order: the ranks from this one on, cyclically, in whose order copies are.
-        sent, received: numbers of the copies that each rank gets from this one and sends to it,
-            those with parts in the boxes of the one that gets them and others, shape (ranks, 2).
+        sent, received: room for the copies that each rank gets from this one and sends to it, and
+            for the results of those with parts in the boxes of the one that gets them, shape
+            (ranks, 2).
     """
 
     order: list[int]
@@ -79,32 +78,51 @@ class CopyRoute:
     received: np.ndarray
 
     @classmethod
-    def from_sums(cls, comm, ends: np.ndarray) -> "CopyRoute":
-        """The way of copies given, on each rank, the sums up to each list of
-        ``kernels/ranks.cu``, shape (2 ranks,)."""
-        order = (comm.rank + np.arange(comm.size)) % comm.size
-        sent = np.empty((comm.size, 2), np.int64)
-        sent[order] = np.diff(ends, prepend=0).reshape(-1, 2)
+    def for_numbers(cls, comm, numbers: np.ndarray) -> "CopyRooms":
+        """Room for so many copies that this rank sends, shape (ranks, 2), and for somewhat more."""
+        sent = numbers + DEVIATIONS * (np.sqrt(numbers).astype(np.int64) + 1)
         received = np.empty_like(sent)
         comm.Alltoall(sent, received)
+        order = (comm.rank + np.arange(comm.size)) % comm.size
         return cls(order.tolist(), sent, received)
-
-    @property
-    def copies(self) -> int:
-        """Number of the copies that this rank has."""
-        return int(self.received.sum())
 
     @cached_property
     def places(self) -> list[slice]:
         """Where this rank has the copies from each."""
-        return self._ranges(self.received.sum(1))
+        return self._ranges(self.received[:, 0])
 
     @cached_property
     def sent_to(self) -> list[slice]:
         """Where this rank has the copies for each, among those that it sends to others."""
-        numbers = self.sent.sum(1)
-        numbers[self.order[0]] = 0
-        return self._ranges(numbers)
+        return self._ranges(self._of_others(self.sent[:, 0]))
+
+    @cached_property
+    def results_for(self) -> list[slice]:
+        """Where this rank has the results of the copies from each."""
+        pairs = zip(self.places, self.received[:, 1].tolist(), strict=True)
+        return [slice(place.start, place.start + number) for place, number in pairs]
+
+    @cached_property
+    def results_from(self) -> list[slice]:
+        """Where this rank has the results from each other."""
+        return self._ranges(self._of_others(self.sent[:, 1]))
+
+    @property
+    def table(self) -> np.ndarray:
+        """``Room`` of ``kernels/ranks.cu``, shape (ranks, 6) int32."""
+        to = list(self.sent_to)
+        to[self.order[0]] = self.places[self.order[0]]
+        columns = (self.places, to, self.results_from)
+        rows = [[(each[rank].start, each[rank].stop) for each in columns] for rank in self.order]
+        begins, ends = np.moveaxis(np.array(rows, np.int32), 2, 0)
+        return np.stack([begins, ends - begins], 2).reshape(len(rows), 6)
+
+    def hold(self, numbers: np.ndarray) -> bool:
+        """Whether there is room for so many copies that this rank sends."""
+        return bool((numbers <= self.sent).all())
+
+    def _of_others(self, numbers: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(len(numbers)) == self.order[0], 0, numbers)
 
     def _ranges(self, numbers: np.ndarray) -> list[slice]:
         ends = np.cumsum(numbers[self.order])
@@ -176,13 +194,16 @@ class GpuStages:
                     self._run.queue(SETUP)
                 self._width = width
             x = self._gpu.arrays.ascontiguousarray(self._gpu.arrays.asarray(positions), np.float64)
-            self._run.replace({"positions": x}, MARK, SEND)
-            self._evaluate()
-            self._hold_results(len(x))
-            buffers = self._run.buffers
-            buffers["largest"].fill(largest)
-            self._run.queue(FINISH)
-            sums = to_host(buffers["sums"])
+            while True:
+                self._run.replace({"positions": x}, MARK, SEND)
+                numbers = self._evaluate()
+                self._hold_results(len(x))
+                buffers = self._run.buffers
+                buffers["largest"].fill(largest)
+                self._run.queue(FINISH)
+                sums = to_host(buffers["sums"])
+                if self._had_room(numbers()):
+                    break
             found = [buffers[name] for name in RESULTS]
             self._hold_results(0)
             if not is_on_device(positions):
@@ -213,9 +234,8 @@ class GpuStages:
         alignment = layer_size(lattice) or 1
         self._shares = BoxShares.balanced(comm, lattice, index, total, alignment)
         self._planes = PlaneShares.of(comm.rank, lattice, self._shares.ranges)
-        copies = int(total[self._shares.near[:, comm.rank]].sum())
-        sent = int((parts @ self._shares.near).sum() - parts @ self._shares.near[:, comm.rank])
-        self._make(sent, copies, {})
+        is_owner = self._shares.owner[:, None] == np.arange(comm.size)
+        self._make(np.column_stack([parts @ self._shares.near, parts @ is_owner]), {})
         bits = 1 << np.arange(comm.size, dtype=np.uint32)
         masks = [bits[self._shares.owner], self._shares.near @ bits]
         self._fill("box_ranks", np.column_stack(masks).astype(np.uint32))
@@ -223,30 +243,31 @@ class GpuStages:
         self._fill("excluded", self._excluded)
         self._fill("charges", self._charges)
 
-    def _make(self, sent: int, copies: int, given: dict) -> None:
-        """Make the program for so many copies that this rank sends and so many that it has, with
-        some room.
+    def _make(self, numbers: np.ndarray, given: dict) -> None:
+        """Make the program, with room for copies.
 
         Args:
+            numbers: of the copies that this rank sends to each, see :class:`CopyRooms`.
             given: buffers of an earlier program, which the new one takes where it has the same.
         """
         rank = self._comm.rank
         share = self._shares.ranges[rank]
-        self._most = sent, copies
-        sent, copies = (int(SLACK * number) + ROOM for number in self._most)
-        self._sizes = RankSizes(
+        self._most, self._rooms = numbers, CopyRooms.for_numbers(self._comm, numbers)
+        rooms, last = self._rooms, self._rooms.order[-1]
+        sizes = RankSizes(
             rank,
             self._comm.size,
             int(self._offsets[-1]),
             self._given.start,
             self._given.stop - self._given.start,
             len(self._excluded),
-            sent,
-            copies,
+            rooms.sent_to[last].stop,
+            rooms.places[last].stop,
+            rooms.results_from[last].stop,
         )
         boxes = Share(share.start, share.stop, max(1, share.stop - share.start))
         lattice = LatticeShare(self._planes.ranges[rank], self._waves, self._planes.are_boxes)
-        program = build_rank(self._specification, self._gpu.facts, self._sizes, boxes, lattice)
+        program = build_rank(self._specification, self._gpu.facts, sizes, boxes, lattice)
         kept = {
             name: given[name]
             for name, buffer in program.buffers.items()
@@ -256,59 +277,54 @@ class GpuStages:
         for name in {"positions", *RESULTS} - kept.keys():  # of which each evaluation has its own
             kept[name] = self._gpu.arrays.empty(0, program.buffers[name].dtype)
         self._run = self._gpu.made(program, kept)
+        self._fill("rooms", rooms.table)
 
-    def _grow(self, *numbers: int) -> None:
-        """Make the program for more copies, see :meth:`_make`, with all that it has of the given
-        particles and of the shape of the cell."""
+    def _had_room(self, numbers: np.ndarray) -> bool:
+        """Whether all ranks had room for so many copies, given those of this one; if not, make the
+        programs for more, with all that they have of the given particles and of the shape of the
+        cell."""
+        lacking = np.empty(1, np.int64)
+        self._comm.Allreduce(np.array([not self._rooms.hold(numbers)], np.int64), lacking)
+        if not lacking[0]:
+            return True
         buffers, self._run = dict(self._run.buffers), None
-        sent, copies = map(max, numbers, self._most)
-        self._make(sent, copies, buffers)
+        self._make(np.maximum(numbers, self._most), buffers)
+        return False
 
-    def _evaluate(self) -> None:
-        """Evaluate the positions in place, up to the sums over ranks in "totals"; again from the
-        beginning if there is no room for all copies."""
+    def _evaluate(self) -> Callable[[], np.ndarray]:
+        """Evaluate the positions in place, up to the sums over ranks, as far as there is room for
+        copies. Returns what waits for the numbers of those that this rank has to send to each, see
+        :class:`CopyRooms`."""
         run = self._run
         run.queue(MARK)
         if self._reaches_far:
             owners = [run.buffers["owners"][one] for one in self._bounds]
             self._all_gather(owners)
         run.queue(MARK_PARTNERS)
-        counted = self._count()
+        listed = run.buffers["listed"].ravel()
+        self._gpu.arrays.cumsum(listed, dtype=np.int32, out=listed)
         run.queue(SEND)
-        ends, sizes = counted().astype(np.int64), self._sizes
-        route, sent = CopyRoute.from_sums(self._comm, ends), int(ends[-1] - ends[1])
-        lack_room = route.copies > sizes.copies or sent > sizes.sent
-        if lack_room:
-            self._grow(sent, route.copies)
-        lacking = np.empty(1, np.int64)
-        self._comm.Allreduce(np.array([lack_room], np.int64), lacking)
-        if lacking[0]:
-            self._evaluate()
-            return
-        self._send(route)
+        read = self._gpu.read(run.buffers["sent_number"])
+        self._send()
         run.queue(*SUMMING)
         self._expand()
         run.queue(*EXPANDING)
-        self._add_results(route)
+        self._return_results()
+        return lambda: np.array(self._by_rank(read()), np.int64)
 
-    def _count(self) -> Callable[[], np.ndarray]:
-        """Replace the numbers in "listed" by their sums. Returns what waits for the sums up to each
-        list of ``kernels/ranks.cu``."""
-        listed = self._run.buffers["listed"]
-        flat = listed.ravel()
-        self._gpu.arrays.cumsum(flat, dtype=np.int32, out=flat)
-        return self._gpu.read(listed[:, -1])
+    def _by_rank(self, rows) -> list:
+        """Rows in the order of the copies, in the order of the ranks."""
+        return [rows[place] for place in np.argsort(self._rooms.order)]
 
-    def _send(self, route: "CopyRoute") -> None:
+    def _send(self) -> None:
         """Exchange the copies of particles."""
-        buffers, pairs = self._run.buffers, []
+        buffers, rooms, pairs = self._run.buffers, self._rooms, []
         for name in ("located", "fraction", "tag"):
-            outgoing = [buffers[f"sent_{name}"][one] for one in route.sent_to]
-            incoming = [buffers[name][one] for one in route.places]
+            outgoing = [buffers[f"sent_{name}"][one] for one in rooms.sent_to]
+            incoming = [buffers[name][one] for one in rooms.places]
             pairs.append(self._between(outgoing, incoming))
-        self._gpu.exchange(self._comm.rank, *pairs)
-        for place, number in enumerate((route.copies, route.places[self._comm.rank].stop)):
-            buffers["copies"][place : place + 1].fill(number)
+        numbers = (self._by_rank(buffers[f"{name}_number"]) for name in ("sent", "received"))
+        self._gpu.exchange(self._comm.rank, *pairs, self._between(*numbers))
 
     def _between(self, outgoing: list, incoming: list) -> tuple[list, list]:
         """Arrays to be exchanged, without those of this rank for itself."""
@@ -316,20 +332,13 @@ class GpuStages:
         outgoing[rank] = incoming[rank] = incoming[rank][:0]
         return outgoing, incoming
 
-    def _add_results(self, route: "CopyRoute") -> None:
-        """Add what other ranks have of the results of the given particles."""
-        xp, buffers = self._gpu.arrays, self._run.buffers
-        results, totals, tags = buffers["xq"], buffers["totals"], buffers["sent_tag"]
-        outgoing = [
-            results[place.start : place.start + count]
-            for place, count in zip(route.places, route.received[:, 0].tolist(), strict=True)
-        ]
-        counts = route.sent[:, 0].tolist()
-        incoming = [xp.empty((count, 4), results.dtype) for count in counts]
+    def _return_results(self) -> None:
+        """Exchange the results of the copies with parts in the boxes of the ranks that have
+        them."""
+        results, returned = (self._run.buffers[name] for name in ("xq", "returned"))
+        outgoing = [results[one] for one in self._rooms.results_for]
+        incoming = [returned[one] for one in self._rooms.results_from]
         self._exchange(*self._between(outgoing, incoming))
-        for place, rows in zip(route.sent_to, incoming, strict=True):
-            if len(rows):
-                totals[(tags[place][: len(rows)] >> 1) - self._given.start] += rows
 
     def _exchange(self, outgoing: list, incoming: list) -> None:
         self._gpu.exchange(self._comm.rank, (outgoing, incoming))

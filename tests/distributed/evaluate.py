@@ -51,9 +51,11 @@ def differences(comm, case, backend: str) -> list[float]:
         backend=backend,
         **options,
     )
-    # so that what the solver has made for the first positions has no room for the others
-    squeezed = np.diag([1.0, 1.0, 0.3]) if options["boundary"] == "periodic" else np.eye(3)
-    solver.compute(case["positions"][mine] @ squeezed)
+    # so that what the solver has made for the first positions has no room for the second ones, and
+    # the ranks have boxes with different numbers of the third ones
+    for height in (0.7, 0.2):
+        squeezed = np.diag([1.0, 1.0, height if options["boundary"] == "periodic" else 1.0])
+        solver.compute(case["positions"][mine] @ squeezed)
     x = case["positions"][mine] + 0.01
     result = solver.compute(x)
     found = [abs(result.energy - case["energy"]) / abs(case["energy"])]

@@ -102,8 +102,8 @@ LAYOUT = Neighbourhood.from_lattice(
 )
 
 
-RANK_FILLED = {*p.INPUTS, "box_ranks", "excluded_start", "excluded", "copies", "largest"}
-RANK_FILLED |= {"local_spectrum"}
+RANK_FILLED = {*p.INPUTS, "box_ranks", "excluded_start", "excluded", "rooms", "largest"}
+RANK_FILLED |= {"local_spectrum", "returned"}
 
 
 GROUPS_FILLED = {*p.INPUTS, "group", "limit"}

@@ -27,7 +27,8 @@ MOST_RANKS = 32
 MARK, MARK_PARTNERS, SEND = "mark_particles", "mark_partners", "send_copies"
 """Stages of the particles that the rank is given. After the first one "owners" of the particles of
 other ranks are filled in. The second one leaves the numbers of copies in "listed", which the caller
-replaces by their sums. The third one makes the copies, as far as there is room for them."""
+replaces by their sums. The third one makes the copies, as far as there is room for them, and leaves
+their numbers in "sent_number". The caller sends copies and numbers to the other ranks."""
 
 SUMMING = ("sort", "p2m", "p2p")
 """The stages of the moments of the rank's boxes. The stage p2p, which ends when "gather" begins,
@@ -48,11 +49,11 @@ INVERSE = "inverse"
 
 EXPANDING = ("l2p", "gather")
 """The stages from local expansions to "xq", where the results of copies of other ranks' particles
-replace the parts, and "totals" of the given particles, to which the caller adds what other ranks
-have."""
+replace the parts, and "totals" of the given particles. The caller sends the former to the other
+ranks, and fills in "returned"."""
 
 FINISH, RESULTS = "finish", ("potentials", "fields", "forces")
-"""The stage from "totals" to the results, and the buffers of these."""
+"""The stage from "returned" and "totals" to the results, and the buffers of these."""
 
 BLOCK, FINISH_BLOCK = 128, 256
 
@@ -70,6 +71,7 @@ class RankSizes:
         first, given: number of the first particle that the rank is given, and how many.
         excluded: excluded partners of all particles.
         sent, copies: copies that the rank sends to others at most, and that it has.
+        returned: results that others send to it at most.
     """
 
     rank: int
@@ -80,6 +82,7 @@ class RankSizes:
     excluded: int
     sent: int
     copies: int
+    returned: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +106,9 @@ class RankDescription(Description):
 
     Buffers that the caller fills, besides ``positions`` and ``charges`` of the given particles:
     ``box_ranks``, masks of the rank that owns each box and of those with near boxes;
-    ``excluded_start`` and ``excluded``, partners of all particles; ``largest``, of the potentials
-    (``kernels/ranks.cu``); and ``copies``, the numbers of all copies and of those of the rank's own
-    particles, with ``located``, ``fraction`` and ``tag`` of the others.
+    ``excluded_start`` and ``excluded``, partners of all particles; ``rooms`` of copies and
+    ``largest``, of the potentials (``kernels/ranks.cu``); and ``located``, ``fraction`` and ``tag``
+    of the copies of other ranks' particles, with ``received_number``.
     """
 
     def __init__(
@@ -123,7 +126,9 @@ class RankDescription(Description):
         b.buffer("wanted", sizes.given, np.uint32)
         b.buffer("excluded_start", sizes.all + 1, np.int32)
         b.buffer("excluded", sizes.excluded, np.int32)
-        b.buffer("copies", 2, np.int32)
+        b.buffer("rooms", (sizes.ranks, 6), np.int32)
+        b.buffer("sent_number", (sizes.ranks, 2), np.int32)
+        b.buffer("received_number", (sizes.ranks, 2), np.int32)
         b.buffer("tag", b.n, np.int32)
         b.buffer("copy_of", sizes.all, np.int32)
         given, blocks = np.int32(sizes.given), max(1, -(-sizes.given // BLOCK))
@@ -148,17 +153,19 @@ class RankDescription(Description):
         b.memset("count")
         b.launch(
             "send_copies", blocks, BLOCK, given, np.int32(sizes.first), "positions", "charges",
-            "parameters", At("owners", sizes.first), "wanted", "listed", "located", "fraction",
-            "tag", "sent_located", "sent_fraction", "sent_tag", np.int32(b.n),
-            np.int32(sizes.sent), "excluded_start", "copy_of", "partner_range", "count", "arrived",
-            "next",
+            "parameters", At("owners", sizes.first), "wanted", "listed", "rooms", "located",
+            "fraction", "tag", "sent_located", "sent_fraction", "sent_tag", "sent_number",
+            "received_number", np.int32(b.n), "excluded_start", "copy_of", "partner_range", "count",
+            "arrived", "next",
         )  # fmt: skip
         b.stage(SETUP)
         b.memset("arrived")  # see sort
+        b.memset("copy_of")  # of partners for whose copies there was no room
         b.stage("sort", "ranks", place_copies=0)
         b.launch(
-            "place_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), "copies", "tag", "located",
-            "excluded_start", "copy_of", "partner_range", "count", "arrived", "next",
+            "place_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), "rooms", "received_number",
+            "tag", "located", "excluded_start", "copy_of", "partner_range", "count", "arrived",
+            "next",
         )  # fmt: skip
         b.stage("sort", survey=0)
         return survey(b)
@@ -212,11 +219,19 @@ class RankDescription(Description):
         b.memset("totals")
         b.wait("near")
         b.launch(
-            "gather_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), first, "copies", "tag",
-            parts.box, parts.weight, "place", *out, "parameters", parts.start, "share", parts.x,
-            "totals",
+            "gather_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), first, "rooms",
+            "received_number", "tag", parts.box, parts.weight, "place", *out, "parameters",
+            parts.start, "share", parts.x, "totals",
         )  # fmt: skip
-        b.stage(FINISH, "ranks", finish=0)
+        b.stage(FINISH, "ranks", add_returned=0, finish=0)
+        returned = self._sizes.returned
+        b.buffer("returned", (returned, 4), b.real)
+        if returned:
+            for distance in range(1, self._sizes.ranks):
+                b.launch(
+                    "add_returned", -(-returned // BLOCK), BLOCK, np.int32(distance), first,
+                    "rooms", "sent_number", "sent_tag", "returned", "totals",
+                )  # fmt: skip
         blocks = min(-(-given // FINISH_BLOCK), FINISH_BLOCKS * b.device.multiprocessors)
         blocks = max(1, blocks)
         b.buffer("largest", 1, np.float64)
