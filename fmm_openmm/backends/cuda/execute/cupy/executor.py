@@ -128,30 +128,32 @@ class Run:
             for number in range(program.streams)
         )
         self._events: dict[str, cupy.cuda.Event] = {}
-        self._stages: dict[str, list] = {}
-        for stage in dict.fromkeys(step.stage for step in program.steps):
-            self._bind(stage)
+        names = dict.fromkeys(step.stage for step in program.steps)
+        self._stages: dict[str, list | None] = {stage: None for stage in names}
         self._graphs: dict[Any, Graph] = {}
 
-    def _bind(self, stage: str) -> None:
-        """Prepare the steps of a stage to be queued."""
-        self._stages[stage] = [
-            (step.stream, bound(step, self._program, self._kernels, self.buffers, self._events))
-            for step in self._program.steps_of(stage)
-        ]
+    def _bound(self, stage: str) -> list:
+        """The steps of a stage, ready to be queued."""
+        steps = self._stages[stage]
+        if steps is None:
+            steps = self._stages[stage] = [
+                (step.stream, bound(step, self._program, self._kernels, self.buffers, self._events))
+                for step in self._program.steps_of(stage)
+            ]
+        return steps
 
     def replace(self, buffers: dict[str, cupy.ndarray], *stages: str) -> None:
         """Replace buffers, which only the given stages use, by arrays of the same type and size."""
         self.buffers |= buffers
         for stage in stages:
-            self._bind(stage)
+            self._stages[stage] = None
 
     def queue(self, *stages: str) -> None:
         """Queue these stages or, without names, all but the set-up; each reads what those before
         it left in the buffers."""
         caller = cupy.cuda.get_current_stream()
         for stage in stages or [stage for stage in self._stages if stage != SETUP]:
-            for stream, step in self._stages[stage]:
+            for stream, step in self._bound(stage):
                 with (caller, *self._side)[stream]:
                     step()
 
