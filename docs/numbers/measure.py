@@ -141,7 +141,7 @@ PARTS = {
     "torch": Part((f"{BENCH} torch --max-atoms 1e5",)),
     "accuracy": Part(("tests.accuracy_table",), gpu=False),
     "distributed": Part(
-        (f"{BENCH} distributed --sizes 3:3x3x3 3:4x4x4 --ranks 1 2 4",),
+        (f"{BENCH} distributed --scattered --sizes 3:3x3x3 3:4x4x4 --ranks 1 2 4",),
         gpu=False,
         ranks=4,
     ),

@@ -97,24 +97,34 @@ def _place(backend: str, rank: int) -> Any:
 
 
 def measure_among(
-    comm, ranks: int, size: Size, tolerance: float, backend: str = "cpu"
+    comm,
+    ranks: int,
+    size: Size,
+    tolerance: float,
+    backend: str = "cpu",
+    scattered: bool = False,
 ) -> dict | None:
     """The row of :func:`measure` for the first so many ranks while the others are idle; None on the
     others."""
     some = comm.Split(int(comm.rank >= ranks), comm.rank)
     with shared_fate(comm):
-        row = measure(some, size, tolerance, backend) if comm.rank < ranks else None
+        row = measure(some, size, tolerance, backend, scattered) if comm.rank < ranks else None
         _wait_idle(comm)
     some.Free()
     return row
 
 
-def measure(comm, size: Size, tolerance: float, backend: str = "cpu") -> dict:
+def measure(
+    comm, size: Size, tolerance: float, backend: str = "cpu", scattered: bool = False
+) -> dict:
     """One row for water of a size, which the ranks share by its copies, with :data:`THREADS` each:
     atoms, ranks, seconds of an evaluation, also by ``CoulombSolver`` on rank 0 while the others are
     idle, the ratio of the latter to the product of ranks and seconds, the relative RMS force error,
     and what an evaluation costs a rank at most: seconds of CPU time without communication, bytes
     sent to other ranks, and the memory of the solver and its first evaluation, bytes.
+
+    A rank gives layers of copies along the last box vector, as it has layers of boxes; if they are
+    ``scattered``, layers along the first one, most of whose particles have to be sent.
 
     With ``backend="cuda"`` each rank has a GPU, on which positions and results stay and whose
     memory is measured; seconds without communication and bytes are None.
@@ -125,7 +135,7 @@ def measure(comm, size: Size, tolerance: float, backend: str = "cpu") -> dict:
         _wait_idle(comm)
         base, exact = comm.bcast(system)
     with shared_fate(comm), at_most_threads(THREADS):
-        charges, positions, exclusions = _copies_of(comm, base, size)
+        charges, positions, exclusions = _copies_of(comm, base, size, scattered)
         x = place.upload(positions)
         cell = base.box_vectors * np.array(size.copies)[:, None]
         clock = CommunicationClock(comm)
@@ -188,10 +198,13 @@ def _base(edge: float) -> tuple[ChargeSystem, np.ndarray]:
     return found.charges, found.exact
 
 
-def _copies_of(comm, base: ChargeSystem, size: Size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Charges, positions and exclusions of the copies of this rank, whole layers along the last box
-    vector as far as possible, with particles numbered through all ranks."""
-    shifts = np.array(list(np.ndindex(*size.copies[::-1])))[:, ::-1] @ base.box_vectors
+def _copies_of(
+    comm, base: ChargeSystem, size: Size, scattered: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Charges, positions and exclusions of the copies of this rank, see :func:`measure`, with
+    particles numbered through all ranks."""
+    along = 1 if scattered else -1  # the last index changes fastest
+    shifts = np.array(list(np.ndindex(*size.copies[::along])))[:, ::along] @ base.box_vectors
     first, last = (len(shifts) * rank // comm.size for rank in (comm.rank, comm.rank + 1))
     numbers = len(base) * np.arange(first, last)
     return (

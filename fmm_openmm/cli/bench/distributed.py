@@ -22,13 +22,19 @@ COLUMNS = (
 
 
 def add_arguments(parser) -> None:
-    """Add the arguments: sizes and tolerances, numbers of ranks, and the backend."""
+    """Add the arguments: sizes and tolerances, numbers of ranks, the backend, and the places of
+    the particles."""
     add_cases(parser)
     parser.add_argument(
         "--ranks", type=int, nargs="+", metavar="N", help="one or several (default: all)"
     )
     parser.add_argument(
         "--backend", choices=("cpu", "cuda"), default="cpu", help="cuda: a GPU for each rank"
+    )
+    parser.add_argument(
+        "--scattered",
+        action="store_true",
+        help="the ranks give particles of each other's boxes (default: mostly of their own)",
     )
 
 
@@ -64,7 +70,7 @@ def run(args, terminal, drawing) -> dict:
     terminal.heading(COLUMNS)
     cases = itertools.product(sizes, args.tolerance or (5e-4,), args.ranks or [comm.size])
     for size, tolerance, ranks in cases:
-        row = measure_among(comm, ranks, size, tolerance, args.backend)
+        row = measure_among(comm, ranks, size, tolerance, args.backend, args.scattered)
         if row is None:
             continue
         rows.append(row)
