@@ -4,13 +4,29 @@ from functools import cache
 
 import numpy as np
 
-from fmm_openmm.backends.cpu.harmonics import load, regular
-from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
+from fmm_openmm.backends.cpu.harmonics import GROUP, TILE, load_tile, regular
+from fmm_openmm.backends.cpu.threads import chunk_count, inline, kernel
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.background import polynomial
 from fmm_openmm.expansions.harmonics import gradient
 from fmm_openmm.openmp import portion
 from fmm_openmm.stages import Accumulator, Moments, Parts
+
+
+@inline
+def _add_terms(expansion, terms, tile, begin, out):
+    """Add ``sum_a expansion[a] tile[a]``, from lane ``begin``, to ``out``."""
+    last = terms - terms % 4
+    for a in range(0, last, 4):
+        e0, e1, e2, e3 = expansion[a], expansion[a + 1], expansion[a + 2], expansion[a + 3]
+        t0, t1 = tile[a, begin:], tile[a + 1, begin:]
+        t2, t3 = tile[a + 2, begin:], tile[a + 3, begin:]
+        for w in range(len(out)):
+            out[w] += (e0 * t0[w] + e1 * t1[w]) + (e2 * t2[w] + e3 * t3[w])
+    for a in range(last, terms):
+        e0, t0 = expansion[a], tile[a, begin:]
+        for w in range(len(out)):
+            out[w] += e0 * t0[w]
 
 
 @kernel(
@@ -33,45 +49,39 @@ def _l2p(
     potentials,
     fields,
 ):
-    """Evaluate in blocks of ``LANES`` parts. ``trace``: see
-    :func:`fmm_openmm.expansions.background.polynomial`. The gradient matrix is given by its entries
-    (axis, row, column, factor)."""
+    """``trace``: see :func:`fmm_openmm.expansions.background.polynomial`. The gradient matrix is
+    given by its entries (axis, row, column, factor)."""
     real = local.dtype.type
     terms, boxes = local.shape
-    inner = order * order
     for chunk in portion(chunks, thread):
-        tile, lane = np.empty((terms, LANES), local.dtype), np.empty((3, LANES), local.dtype)
-        expansion, slope = np.empty(terms, local.dtype), np.empty((3, inner), local.dtype)
-        phi, field = np.empty(LANES, local.dtype), np.empty((3, LANES), local.dtype)
-        for box in range(chunk, boxes, chunks):
-            if start[box] == start[box + 1]:
-                continue
-            for a in range(terms):
-                expansion[a] = local[a, slots[box]]
-            slope[:] = real(0.0)
-            for k in range(len(axis)):
-                slope[axis[k], column[k]] += factor[k] * expansion[row[k]]
-            for begin in range(start[box], start[box + 1], LANES):
-                used = min(LANES, start[box + 1] - begin)
-                load(x, begin, used, lane)
-                regular(lane[0], lane[1], lane[2], order, tile)
-                for w in range(LANES):
-                    phi[w] = trace[6]
-                    for k in range(3):
-                        phi[w] += (trace[k] * lane[k, w] + trace[3 + k]) * lane[k, w]
-                        field[k, w] = -(real(2.0) * trace[k] * lane[k, w] + trace[3 + k])
+        tile, lane = np.empty((terms, TILE), local.dtype), np.zeros((3, TILE), local.dtype)
+        piece, total = np.empty((TILE // GROUP, 4), np.int64), np.empty((4, TILE), local.dtype)
+        expansion = np.empty((4, terms), local.dtype)  # of the potential and of the field
+        box, part = chunk, start[chunk]
+        while box < boxes:
+            pieces, box, part = load_tile(x, start, box, part, chunks, lane, piece)
+            regular(lane[0], lane[1], lane[2], order, tile)
+            for w in range(TILE):
+                total[0, w] = trace[6]
+                for k in range(3):
+                    total[0, w] += (trace[k] * lane[k, w] + trace[3 + k]) * lane[k, w]
+                    total[1 + k, w] = -(real(2.0) * trace[k] * lane[k, w] + trace[3 + k])
+            for i in range(pieces):
+                slot, used, begin = slots[piece[i, 0]], piece[i, 2], piece[i, 3]
+                end = begin + (used + GROUP - 1) // GROUP * GROUP
                 for a in range(terms):
-                    for w in range(LANES):
-                        phi[w] += expansion[a] * tile[a, w]
-                for a in range(inner):
-                    for w in range(LANES):
-                        field[0, w] -= slope[0, a] * tile[a, w]
-                        field[1, w] -= slope[1, a] * tile[a, w]
-                        field[2, w] -= slope[2, a] * tile[a, w]
+                    expansion[0, a] = local[a, slot]
+                expansion[1:] = real(0.0)
+                for k in range(len(axis)):
+                    expansion[1 + axis[k], column[k]] -= factor[k] * expansion[0, row[k]]
+                _add_terms(expansion[0], terms, tile, begin, total[0, begin:end])
+                for k in range(1, 4):
+                    _add_terms(expansion[k], order * order, tile, begin, total[k, begin:end])
                 for w in range(used):
-                    potentials[begin + w] = phi[w]
+                    target = piece[i, 1] + w
+                    potentials[target] = total[0, begin + w]
                     for k in range(3):
-                        fields[begin + w, k] = field[k, w]
+                        fields[target, k] = total[1 + k, begin + w]
 
 
 @cache

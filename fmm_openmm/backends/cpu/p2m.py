@@ -3,35 +3,36 @@ each box in float64."""
 
 import numpy as np
 
-from fmm_openmm.backends.cpu.harmonics import load, regular
-from fmm_openmm.backends.cpu.threads import LANES, chunk_count, kernel
+from fmm_openmm.backends.cpu.harmonics import GROUP, TILE, load_tile, regular
+from fmm_openmm.backends.cpu.threads import chunk_count, kernel
 from fmm_openmm.openmp import portion
 from fmm_openmm.stages import Moments, Parts
 
 
 @kernel("real[:,::1], real[::1], i8[::1], i8[::1], i8, i8, real[:,::1], f8[:,::1]")
 def _p2m(thread, x, charge, start, slots, order, chunks, moments, sums):
-    """``sums``, shape (boxes, 7): of ``q``, ``q x`` and, axis by axis, ``q x^2``."""
+    """Add to the moments. ``sums``, shape (boxes, 7): of ``q``, ``q x`` and, axis by axis,
+    ``q x^2``."""
     real = moments.dtype.type
     terms, boxes = moments.shape
     for chunk in portion(chunks, thread):
-        tile, total = np.empty((terms, LANES), moments.dtype), np.empty(terms, moments.dtype)
-        lane, q = np.empty((3, LANES), moments.dtype), np.empty(LANES, moments.dtype)
-        for box in range(chunk, boxes, chunks):
-            total[:] = real(0.0)
-            for begin in range(start[box], start[box + 1], LANES):
-                used = min(LANES, start[box + 1] - begin)
-                load(x, begin, used, lane)
-                for w in range(LANES):
-                    q[w] = charge[begin + w] if w < used else real(0.0)
-                regular(lane[0], lane[1], lane[2], order, tile)
+        tile, q = np.empty((terms, TILE), moments.dtype), np.empty(TILE, moments.dtype)
+        lane, piece = np.zeros((3, TILE), moments.dtype), np.empty((TILE // GROUP, 4), np.int64)
+        box, part = chunk, start[chunk]
+        while box < boxes:
+            pieces, box, part = load_tile(x, start, box, part, chunks, lane, piece)
+            regular(lane[0], lane[1], lane[2], order, tile)
+            for k in range(pieces):
+                slot, used, begin = slots[piece[k, 0]], piece[k, 2], piece[k, 3]
+                groups = (used + GROUP - 1) // GROUP
+                for w in range(groups * GROUP):
+                    q[w] = charge[piece[k, 1] + w] if w < used else real(0.0)
                 for a in range(terms):
-                    s = real(0.0)
-                    for w in range(LANES):
-                        s += q[w] * tile[a, w]
-                    total[a] += s
-            for a in range(terms):
-                moments[a, slots[box]] = total[a]
+                    row, s = tile[a, begin:], real(0.0)
+                    for w in range(groups * GROUP):
+                        s += q[w] * row[w]
+                    moments[a, slot] += s
+        for box in range(chunk, boxes, chunks):
             s0, d0, d1, d2, q0, q1, q2 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
             for part in range(start[box], start[box + 1]):
                 c = np.float64(charge[part])
@@ -51,7 +52,7 @@ def p2m(parts: Parts, slots: np.ndarray, order: int) -> Moments:
     """See :meth:`fmm_openmm.stages.Stages.p2m`; ``boxes`` has shape (terms, boxes) in FFT order.
 
     The boxes are those of ``parts.start``, which may be a range of the boxes that hold parts."""
-    moments = np.empty(((order + 1) ** 2, len(slots)), parts.x.dtype)
+    moments = np.zeros(((order + 1) ** 2, len(slots)), parts.x.dtype)
     sums = np.empty((len(slots), 7))
     _p2m(parts.x, parts.charge, parts.start, slots, order, chunk_count(len(slots)), moments, sums)
     total = sums.sum(0)

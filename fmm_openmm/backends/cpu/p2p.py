@@ -24,6 +24,9 @@ DUMMY_X = 99.0
 """First coordinate, in box widths, of sources that must not be at zero distance."""
 
 BLOCK = 64
+"""The number of sources is padded to a multiple of this."""
+
+SUMMED = 256
 """Sources summed in the working precision before the sum is added in float64."""
 
 
@@ -39,10 +42,10 @@ def sum_sources(x, y, z, buffer, start, stop):
     BLOCK, in ``buffer`` (4, capacity)."""
     real = buffer.dtype.type
     total0, total1, total2, total3 = 0.0, 0.0, 0.0, 0.0
-    for block in range(start, stop, BLOCK):
+    for block in range(start, stop, SUMMED):
         bx, by, bz, bq = buffer[0, block:], buffer[1, block:], buffer[2, block:], buffer[3, block:]
         phi, e0, e1, e2 = real(0.0), real(0.0), real(0.0), real(0.0)
-        for j in range(BLOCK):
+        for j in range(min(SUMMED, stop - block)):
             dx, dy, dz = x - bx[j], y - by[j], z - bz[j]
             inverse = real(1.0) / np.sqrt(dx * dx + dy * dy + dz * dz)
             s = bq[j] * inverse
