@@ -111,10 +111,10 @@ def _fill(
     slope,
     box,
 ):
+    w, dw, u = np.empty(3), np.empty(3), np.empty(3)
     for i in portion(len(scaled), thread):
         for k in range(first[i + 1] - first[i]):
             p = place[first[i] + k]
-            w, dw, u = np.empty(3), np.empty(3), np.empty(3)
             for axis in range(3):
                 cell = np.floor(scaled[i, axis])
                 f = scaled[i, axis] - cell
