@@ -142,7 +142,9 @@ class FrameSolver:
             frame, frames, limits = evaluation.queue_frame(
                 positions, cell, names, self._largest_charge
             )
-        except (MemoryError, UnsupportedError):  # another backend may do
+        except (MemoryError, UnsupportedError):  # which leave an evaluator empty
+            self._solver.evaluation.evaluator_class.discard()
+            self._present = None
             return computed(positions)
 
         def result() -> dict[str, Any]:
@@ -297,6 +299,10 @@ class _Evaluators:
     def __init__(self, make: Callable[[Specification], Evaluator], first: Evaluator | None):
         self._make, self._first = make, first
         self._other: Evaluator | None = None
+
+    def discard(self) -> None:
+        """Keep no evaluator."""
+        self._first = self._other = None
 
     def __call__(self, wanted: Specification) -> Evaluator:
         for known in filter(None, (self._first, self._other)):

@@ -146,3 +146,36 @@ def test_a_frame_that_is_invalid(wrong, message):
     assert_equal(caught.value.arrays, expected, slice(4))
     begun = {number for what, number in notes if what == "queue"}
     assert begun == {number for what, number in notes if what == "wait"}
+
+
+class Filled(QueueingEvaluator):
+    """Has no memory left when it queues the third frame, nor for another evaluator then."""
+
+    is_full = False
+
+    def __init__(self, specification):
+        if type(self).is_full:
+            raise MemoryError("no room")
+        super().__init__(specification)
+
+    def queue_frame(self, *arguments):
+        if sum(what == "queue" for what, _ in notes) == 2:
+            type(self).is_full = True
+            vars(self).clear()
+            raise MemoryError("no room")
+        return super().queue_frame(*arguments)
+
+
+def test_a_device_that_is_full(monkeypatch):
+    """The frames queued before it was are those of the device, the others of the CPU."""
+    monkeypatch.setattr(Filled, "is_full", False)
+    frames, solver = in_one_box(5)
+    expected = fmm.analyse(frames, liquid(1)[1], QUANTITIES)
+    notes.clear()
+    solver.evaluation.evaluator_class = Filled
+    with pytest.warns(UserWarning, match="backend 'auto' means 'cpu' here: no room"):
+        found = fmm.analyse(frames, solver, QUANTITIES)
+    assert [what for what, _ in notes] == ["queue", "queue", "wait", "wait"]
+    for name in QUANTITIES:
+        assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=0.1)
+    assert np.array_equal(found["forces"][2:], expected["forces"][2:])
