@@ -9,6 +9,7 @@ infinite along axes without images: :data:`EMPTY_SPACE` where no axis has any.
 """
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ class Boundary:
     @classmethod
     def from_cell(cls, cell: np.ndarray) -> "Boundary":
         """The boundary of a cell: periodic along its finite vectors."""
-        a, b, c = np.isfinite(np.diag(cell)).tolist()
+        a, b, c = map(isfinite, cell.diagonal().tolist())
         return cls((a, b, c))
 
     @property

@@ -134,7 +134,8 @@ class CoulombResult(_Extended):
         largest = float(np.abs(charges).max())
         undefined = in_units(potentials, fields, width, largest, max_potential)
         energy, forces = 0.5 * inner(charges, potentials), charges[:, None] * fields
-        potentials[undefined] = fields[undefined] = np.nan
+        if undefined.any():
+            potentials[undefined] = fields[undefined] = np.nan
         return cls(energy, forces, potentials, fields)
 
 
@@ -181,9 +182,11 @@ def in_units(
     if fields is not None:
         finite = np.isfinite(fields)  # whose last axis is too short for `all` to be fast
         undefined |= ~(finite[..., 0] & finite[..., 1] & finite[..., 2])
-        fields[undefined] = 0.0
+        if undefined.any():
+            fields[undefined] = 0.0
         fields *= COULOMB_CONSTANT / width**2
-    potentials[undefined] = 0.0
+    if undefined.any():
+        potentials[undefined] = 0.0
     potentials *= COULOMB_CONSTANT / width
     return undefined
 

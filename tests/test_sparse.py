@@ -367,7 +367,8 @@ def test_boxes_keep_away_from_images(seed, monkeypatch):
     found = solver.compute(x)
     assert is_sparse(solver)
     lattice = solver.evaluation.used[0].lattice
-    assert lattice.gap >= solver.parameters.near_radius + DISTANT
+    distant = DISTANT if len(lattice.occurring(lattice.far)) else 0.0
+    assert lattice.gap >= solver.parameters.near_radius + distant
     assert relative(found.forces, ewald_sum(x, charges, cell).forces) <= 1e-7
 
 

@@ -27,7 +27,8 @@ farthest from planes at quarters of a box.
 
 DISTANT = 2.0
 """Box widths beyond the near radius from which boxes add nothing to the error that nearer ones
-have not: periodic images that are not boxes of the lattice must lie there."""
+have not: periodic images that are not boxes of the lattice must lie there, unless all boxes are
+near."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ operator. A larger strain has grid and parameters chosen anew for the strained c
 the reference: a cell that fluctuates about the limit does not make them alternate.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -46,17 +47,30 @@ class Region:
     def cover(self, low: np.ndarray, high: np.ndarray) -> "Region | None":
         """The boxes, translated if necessary, so that they cover particles between ``low`` and
         ``high``, shape (3,), nm; None if there are too few boxes, or far too many."""
-        span, padded = self.lattice.span, np.array(self.lattice.padded)
-        needed = span_over(high - low, self.heights, self.parameters.levels)
-        if span.prod() > SHRINKAGE * np.where(padded, needed, span).prod():
-            return None
-        edge = self.parameters.smoothing * self.heights
-        inside = (low - edge >= self.corner) & (
-            high + edge < self.corner + self.lattice.span * self.heights
+        needed = span_over(high - low, self.heights, self.parameters.levels).tolist()
+        few = math.prod(
+            count if padded else 1
+            for count, padded in zip(needed, self.lattice.padded, strict=True)
         )
-        if (inside | ~padded).all():
+        if self._padded_boxes > SHRINKAGE * few:
+            return None
+        lowest, highest = self._limits
+        if (low >= lowest).all() and (high < highest).all():
             return self
         return self.centred_on(low, high)
+
+    @cached_property
+    def _padded_boxes(self) -> int:
+        """Product of the numbers of boxes along padded axes."""
+        return int(np.where(self.lattice.padded, self.lattice.span, 1).prod())
+
+    @cached_property
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest coordinates that the boxes cover, shape (3,), nm; infinite along axes
+        along which they repeat."""
+        padded, edge = self.lattice.padded, self.parameters.smoothing * self.heights
+        low, high = self.corner + edge, self.corner + self.lattice.span * self.heights - edge
+        return np.where(padded, low, -np.inf), np.where(padded, high, np.inf)
 
     def centred_on(self, low: np.ndarray, high: np.ndarray) -> "Region | None":
         """The boxes, translated so that particles between ``low`` and ``high``, shape (3,), nm, lie
@@ -115,12 +129,12 @@ class Region:
             self.lattice.filled * self.lattice.size, float(np.maximum(span - padded, 1).prod())
         )
 
-    @property
+    @cached_property
     def centre(self) -> np.ndarray:
         """Centre of the boxes, shape (3,), nm."""
         return self.corner + self.lattice.span * self.heights / 2
 
-    @property
+    @cached_property
     def origin(self) -> np.ndarray:
         """Origin that makes the boxes of the stages coincide with these, shape (3,), nm."""
         return self.corner + ORIGIN * self.heights

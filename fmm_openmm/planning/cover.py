@@ -261,9 +261,10 @@ def _grids(
                 seen.add(layout[0].tobytes())
                 yield found
         width *= STEP
-    layout = _layout(extent, longest, levels, cell, padded)
-    if layout[0].tobytes() not in seen and is_compact(*layout):
-        yield grid(*layout)
+    for width in (longest / 2, longest):  # the smallest of three and of two boxes across
+        layout = _layout(extent, width, levels, cell, padded)
+        if layout[0].tobytes() not in seen and is_compact(*layout):
+            yield grid(*layout)
 
 
 def _layout(

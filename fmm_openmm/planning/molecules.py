@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fmm_openmm.arrays import bounds
 from fmm_openmm.boundary import Boundary
 
 
@@ -19,8 +20,13 @@ def gather(
             periods are cut at the largest gaps along z, y and x.
 
     Returns:
-        positions, shape (n, 3), nm.
+        positions, shape (n, 3), nm; those given if all lie within half a period of the centre.
     """
+    if centre is not None:
+        lowest, highest = bounds(positions)
+        half = np.diag(cell) / 2
+        if (lowest >= centre - half).all() and (highest < centre + half).all():
+            return positions
     x, moved = positions[leaders], positions.copy()
     for axis in np.flatnonzero(Boundary.from_cell(cell).periodic)[::-1]:
         period = cell[axis, axis]

@@ -284,7 +284,8 @@ def _stencils(request: Request, grids: Iterable[Grid]) -> Iterator[tuple[Grid, B
     for grid in grids:
         for radius in radii:
             lattice = grid.lattice(radius)
-            if lattice.gap >= radius + DISTANT and (not request.levels or is_nested(lattice)):
+            distant = DISTANT if len(lattice.occurring(lattice.far)) else 0.0
+            if lattice.gap >= radius + distant and (not request.levels or is_nested(lattice)):
                 yield grid, lattice
 
 
