@@ -66,10 +66,9 @@ def add_range(xi, yi, zi, x, y, z, charge, begin, end, sums):
 @kernel("f8[::1], f8[::1], f8[::1], f8[::1], real[::1], i8[::1], i8[::1], f8[:,::1]")
 def _direct(thread, x, y, z, source, charge, start, partner, out):
     for i in portion(len(charge), thread):
-        sums = np.zeros(4)
-        begin = 0
+        sums, begin = out[i], 0
+        sums[:] = 0.0
         for k in range(start[i], start[i + 1] + 1):
             end = partner[k] if k < start[i + 1] else len(charge)
             add_range(x[i], y[i], z[i], source, y, z, charge, begin, end, sums)
             begin = end + 1
-        out[i] = sums

@@ -291,7 +291,8 @@ def _p2p_sets(
                     used += 1
             alone = fields and used == 1  # faster without the tile
             if alone:
-                buffer[3, :length] = charge[0, :length]
+                for j in range(length):
+                    buffer[3, j] = charge[0, j]
             for j in range(length, padded):
                 buffer[0, j], buffer[1, j], buffer[2, j], buffer[3, j] = dummy_x, zero, zero, zero
             for i in range(target_start[box], target_start[box + 1]):

@@ -7,6 +7,9 @@ Numba caches compiled kernels on disk and recompiles one if its own file has cha
 file that it imports from has. Therefore constants of other modules are passed as arguments. The
 exceptions are `LANES`, the options below and functions marked ``inline`` that other files use:
 after changing them, delete ``fmm_openmm/backends/cpu/__pycache__``.
+
+Elements of an array are assigned to a slice in a loop: Numba would compile the message of the
+error that shapes differ, which takes seconds. A scalar has none.
 """
 
 from collections.abc import Callable

@@ -255,4 +255,5 @@ def _walk(
                     add_range(
                         x[i], y[i], z[i], source, y, z, charge, partner[k], partner[k] + 1, included
                     )
-                    sums[i] -= included
+                    for value in range(4):
+                        sums[i, value] -= included[value]
