@@ -148,4 +148,6 @@ def test_without_positions_only_the_cost_changes():
     cells = {
         solver: solver.evaluation.used[0].lattice.cell for solver in (placed, unplaced)
     }  # box widths
-    assert np.linalg.det(cells[placed]) > 8 * np.linalg.det(cells[unplaced])
+    assert np.linalg.det(cells[placed]) > 4 * np.linalg.det(cells[unplaced])
+    covers = [solver.evaluation.planner.problem.uses_region for solver in (placed, unplaced)]
+    assert covers == [True, False]  # the particles only
