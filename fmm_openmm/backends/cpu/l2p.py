@@ -34,21 +34,9 @@ def _add_terms(expansion, terms, tile, begin, out):
     "real[::1], i8, f8[::1], f8[:,::1]"
 )
 def _l2p(
-    thread,
-    x,
-    start,
-    slots,
-    local,
-    order,
-    axis,
-    row,
-    column,
-    factor,
-    trace,
-    chunks,
-    potentials,
+    thread, x, start, slots, local, order, axis, row, column, factor, trace, chunks, potentials,
     fields,
-):
+):  # fmt: skip
     """``trace``: see :func:`fmm_openmm.expansions.background.polynomial`. The gradient matrix is
     given by its entries (axis, row, column, factor)."""
     real = local.dtype.type

@@ -77,21 +77,9 @@ def p2m_sets(parts: Parts, charges: np.ndarray, slots: np.ndarray, order: int) -
     "real[:,::1], i8, f8[:,::1], f8[:,:,::1]"
 )
 def _l2p_sets(
-    thread,
-    x,
-    start,
-    slots,
-    local,
-    order,
-    axis,
-    row,
-    column,
-    factor,
-    trace,
-    chunks,
-    potentials,
+    thread, x, start, slots, local, order, axis, row, column, factor, trace, chunks, potentials,
     fields,
-):
+):  # fmt: skip
     """The arguments are those of ``_l2p``, with sets as the first axis of ``local``, ``trace`` and
     the results. There are no fields if ``fields`` is empty."""
     real = local.dtype.type
