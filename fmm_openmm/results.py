@@ -182,12 +182,13 @@ def in_units(
     if fields is not None:
         finite = np.isfinite(fields)  # whose last axis is too short for `all` to be fast
         undefined |= ~(finite[..., 0] & finite[..., 1] & finite[..., 2])
-        if undefined.any():
-            fields[undefined] = 0.0
-        fields *= COULOMB_CONSTANT / width**2
     if undefined.any():
         potentials[undefined] = 0.0
+        if fields is not None:
+            fields[undefined] = 0.0
     potentials *= COULOMB_CONSTANT / width
+    if fields is not None:
+        fields *= COULOMB_CONSTANT / width**2
     return undefined
 
 

@@ -79,7 +79,7 @@ def test_any_split_gives_the_same_bits(make):
 
 
 def test_one_array_for_all_frames():
-    """Of the caller, who writes the next frame there while others are queued."""
+    """The caller writes the next frame to it while others are queued."""
     frames, solver = in_one_box(6)
     expected = fmm.analyse(frames, solver, QUANTITIES)
 

@@ -91,8 +91,8 @@ def run(monkeypatch, folder):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_each_frame_has_its_own_results(dtype, run):
-    """Of several that are queued, and of others that use the memory of the first again; positions
-    of the caller may change meanwhile."""
+    """Several are queued at a time, later ones use the memory of the first again, and the caller's
+    positions may change meanwhile."""
     random, queue = np.random.default_rng(5), frames.FrameQueue(run)
     stages, charges = ReferenceStages(run.specification), run.specification.charges
     scale, names = COULOMB_CONSTANT / WIDTH, ("potentials", "forces")

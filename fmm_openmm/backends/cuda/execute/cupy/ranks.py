@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from fmm_openmm.backends.cuda.execute.cupy.executor import FOREMOST, Run, current_device
+from fmm_openmm.backends.cuda.execute.cupy.executor import FOREMOST, Run, current_device, pinned
 from fmm_openmm.backends.cuda.execute.cupy.faults import explained
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.backends.cuda.program import Device, Program
@@ -78,8 +78,7 @@ class GpuRank:
         for it, but not for what is queued after it."""
         array = cupy.ascontiguousarray(array)
         if self._host is None or self._host.nbytes != array.nbytes:
-            memory = cupy.cuda.alloc_pinned_memory(array.nbytes)
-            self._host = np.frombuffer(memory, array.dtype, array.size)
+            self._host = pinned((array.size,), array.dtype)
         host = self._host.view(array.dtype).reshape(array.shape)
         array.get(out=host, blocking=False)
         self._copied.record()
