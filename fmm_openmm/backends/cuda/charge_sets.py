@@ -44,7 +44,7 @@ class SetsRun:
         buffers = self._run.buffers
         self._n, self._blocks = np.int32(n), -(-n * sets // SUMS_BLOCK)
         self._filled = buffers["positions"].data.ptr, buffers["sets"].data.ptr
-        self._gather = self._run.call("gather")
+        self._gather = self._run.writer("gather", *RESULTS)
         self._kernels: dict[str, Any] = {}
         self._sorted: object = None
         self._parameters: np.ndarray | None = None
@@ -73,9 +73,7 @@ class SetsRun:
     def gather(self, potentials: int, fields: int = 0, forces: int = 0) -> None:
         """Queue the results of the last evaluation into contiguous arrays at these addresses:
         potentials, shape (sets, n), and, if they are computed, fields and forces, (sets, n, 3)."""
-        fixed = self._gather.arguments[: -len(RESULTS)]
-        arguments = *fixed, potentials, fields, forces
-        self._run.launch(self._gather._replace(arguments=arguments))
+        self._gather(potentials, fields, forces)
 
     def products(self, charges: cupy.ndarray, potentials: cupy.ndarray) -> cupy.ndarray:
         """The matrix, shape (K, K), of charges, shape (K, n) float64, and their potentials, at

@@ -75,6 +75,14 @@ class CudaEvaluator(Evaluator):
         self._frames: FrameQueue | None = None
         self._virial: VirialEvaluator | None = None
         self._points: tuple[int, PointsRun] | None = None
+        buffers = [self.run.buffers[name] for name in self.outputs]
+        self._kinds = [(each.shape, each.dtype) for each in buffers]
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What :meth:`_compute` needs: the stages before the last one, and that."""
+        self._before_gather = tuple(stage for stage in self.run.stages if stage != "gather")
+        self._gather = self.run.writer("gather", *self.outputs)
 
     def _attempt(self, work, explain=None):
         """``work()``.
@@ -139,15 +147,25 @@ class CudaEvaluator(Evaluator):
             device.
         """
         with self._device:
-            buffers = self._evaluated(positions, width, origin)
-            return tuple(copied(buffers[name]) for name in self.outputs)
+            return self._attempt(lambda: self._compute(positions, width, origin))
 
-    def _evaluated(self, positions, width: float, origin=ORIGIN) -> dict[str, cupy.ndarray]:
+    def _compute(self, positions, width: float, origin) -> tuple[cupy.ndarray, ...]:
+        """New arrays, which are made while the device computes, and written by its last kernel."""
+        self._queue(self._reading(positions), width, origin, *self._before_gather)
+        results = tuple(cupy.ndarray(*kind) for kind in self._kinds)
+        self._gather(*(each.data.ptr for each in results))
+        return results
+
+    def _evaluate(self, positions, width: float) -> dict[str, cupy.ndarray]:
         """The buffers after an evaluation, which the next one overwrites."""
-        x, buffers = contiguous(positions, np.float64, np.float32), self.run.buffers
-        given = Given(len(x), x.itemsize, buffers["charges"].itemsize)
-        self.queue(lambda run: given.take(run.buffers, x.data.ptr), width, origin)
-        return buffers
+        self.queue(self._reading(positions), width)
+        return self.run.buffers
+
+    def _reading(self, positions) -> Callable[[Run], Call]:
+        """A function as :meth:`queue` takes it, for positions, shape (n, 3), nm."""
+        x = contiguous(positions, np.float64, np.float32)
+        given = Given(len(x), x.itemsize, self.run.buffers["charges"].itemsize)
+        return lambda run: given.take(run.buffers, x.data.ptr)
 
     def queue(self, fill: Callable[[Run], Call | None], width: float, origin=ORIGIN) -> None:
         """Queue an evaluation of the buffers of :attr:`run`, and leave the results there.
@@ -181,7 +199,7 @@ class CudaEvaluator(Evaluator):
             self._frames = FrameQueue(self.run)
         return self._frames
 
-    def _queue(self, fill, width: float, origin) -> None:
+    def _queue(self, fill, width: float, origin, *stages: str) -> None:
         self._follow()
         parameters = self.parameters(width, origin)
         if parameters is not self._parameters:
@@ -190,7 +208,7 @@ class CudaEvaluator(Evaluator):
         if not self._set_up:
             self._shape()
             self._set_up = True
-        self.run.replay(first=fill(self.run))
+        self.run.replay(*stages, first=fill(self.run))
 
     def _shape(self):
         """Queue what depends on the shape of the cell."""
@@ -279,13 +297,13 @@ class CudaEvaluator(Evaluator):
     def evaluate_at(self, positions, points, width):
         """See :meth:`fmm_openmm.stages.HostStages.evaluate_at`."""
         with self._device:
-            self._evaluated(positions, width)
+            self._evaluate(positions, width)
             return self._in_boxes(*self.compute_at(points), width)
 
     def evaluate(self, positions, width):
         """Potentials and fields, on the host as the positions are."""
         with self._device:
-            found = self._evaluated(positions, width)
+            found = self._evaluate(positions, width)
             return self._in_boxes(found["potentials"], found["fields"], width)
 
     @staticmethod
@@ -311,6 +329,14 @@ class VirialEvaluator(CudaEvaluator):
     without levels that fill a periodic cell, or an open boundary."""
 
     outputs = (*OUTPUTS, "virial")
+
+    def _prepare(self):
+        """Nothing: the last stage reads the energy."""
+
+    def _compute(self, positions, width, origin):
+        """Copies of the buffers."""
+        self._queue(self._reading(positions), width, origin)
+        return tuple(copied(self.run.buffers[name]) for name in self.outputs)
 
     def _build(self):
         return build(self.specification, current_device(), with_virial=True)

@@ -20,7 +20,7 @@ SUMMING = ("p2m_sets", "lattice", "l2p", "p2p")
 """The stages that depend on the charges, too, before "gather" writes the results."""
 
 RESULTS = ("potentials", "fields", "forces")
-"""Buffers of the results, the last arguments of the kernel of "gather"."""
+"""Buffers of the results."""
 
 P2M_BYTES = 76 * 1024
 """Bytes of shared memory of a block of p2m_sets, as far as that is possible: three of them fit on a

@@ -40,7 +40,7 @@ def evaluator(monkeypatch, folder):
     """An evaluator whose programs note the stages that they run."""
 
     class EmulatedRun(emulator.Emulator):
-        call, _address = Run.call, Run._address
+        writer, _address = Run.writer, Run._address
 
         def __init__(self, program, given):
             super().__init__(program, folder)

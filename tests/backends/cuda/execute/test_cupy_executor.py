@@ -17,10 +17,7 @@ LEVELS, COUNTS = 1, np.diag((4, 6, 8))
 CELL = 1.0 * COUNTS
 
 
-class Array(np.ndarray):
-    def set(self, values):
-        self[...] = values
-
+class Array(Buffer):
     def get(self):
         return np.asarray(self)
 
@@ -74,6 +71,9 @@ def evaluator(monkeypatch):
     def shared(flag):
         return 2 * (np.zeros(flag.shape, flag.dtype).view(Array),)
 
+    def kernels_of(program):
+        return dict.fromkeys(program.kernels, lambda *_: None)
+
     def bound(step, *_):
         return lambda: notes.append((step, current[-1]))
 
@@ -86,7 +86,7 @@ def evaluator(monkeypatch):
     monkeypatch.setattr(evaluators.Given, "take", lambda *_: None)
     monkeypatch.setattr(executor, "allocated", allocated)
     monkeypatch.setattr(executor, "shared", shared)
-    monkeypatch.setattr(executor, "compiled", lambda program: {})
+    monkeypatch.setattr(executor, "compiled", kernels_of)
     monkeypatch.setattr(executor, "bound", bound)
     monkeypatch.setattr(executor, "Graph", Graph)
     monkeypatch.setattr(evaluators, "current_device", lambda: Device(132, 227 * 1024))
@@ -168,6 +168,32 @@ def test_a_kernel_alone_in_a_graph(evaluator):
             assert own is captured is not caller
         assert notes[-2:] == [("graph", caller), (argument,)]
     assert len(notes) == 2
+
+
+def test_results_are_written_to_new_arrays(evaluator, monkeypatch):
+    """By the last kernel, whose graph follows that of all others."""
+    monkeypatch.setattr(cupy, "ndarray", lambda *given: np.zeros(*given).view(Array))
+    (caller,) = current
+    (gather,) = (step for step in evaluator._program.steps if step.stage == "gather")
+    buffers = evaluator.run.buffers
+    for again in False, True:
+        notes.clear()
+        found = evaluator.compute(np.zeros((20, 3)), 1.0)
+        assert gather not in [note[0] for note in notes]
+        assert notes[-2] == ("graph", caller)
+        assert [note for note in notes if note[0] == "graph"] == 2 * [("graph", caller)]
+        assert (len(notes) == 3) == again
+        (arguments,) = notes[-1:]
+        for at, given in zip(arguments, gather.arguments, strict=True):
+            name = getattr(given, "buffer", None)
+            if name in evaluator.outputs:
+                array = found[evaluator.outputs.index(name)]
+                assert at == array.ctypes.data
+                assert (array.shape, array.dtype) == (buffers[name].shape, buffers[name].dtype)
+            elif name:
+                assert at == buffers[name][given.element :].ctypes.data
+            else:
+                assert at == given
 
 
 def test_sums_of_forces_are_those_that_the_device_has_reported(evaluator):

@@ -115,6 +115,7 @@ class Run:
     Attributes:
         buffers: buffers by name. The caller fills those that the program reads.
         flags: arrays on the host by name, which kernels write.
+        stages: names of all stages but the set-up, in their order.
     """
 
     def __init__(self, program: Program, given: dict[str, cupy.ndarray] | None = None):
@@ -129,42 +130,51 @@ class Run:
         )
         self._events: dict[str, cupy.cuda.Event] = {}
         names = dict.fromkeys(step.stage for step in program.steps)
-        self._stages: dict[str, list | None] = {stage: None for stage in names}
+        self.stages = tuple(name for name in names if name != SETUP)
+        self._bound_stages: dict[str, list] = {}
         self._graphs: dict[Any, Graph] = {}
 
     def _bound(self, stage: str) -> list:
         """The steps of a stage, ready to be queued."""
-        steps = self._stages[stage]
-        if steps is None:
-            steps = self._stages[stage] = [
+        if stage not in self._bound_stages:
+            self._bound_stages[stage] = [
                 (step.stream, bound(step, self._program, self._kernels, self.buffers, self._events))
                 for step in self._program.steps_of(stage)
             ]
-        return steps
+        return self._bound_stages[stage]
 
     def replace(self, buffers: dict[str, cupy.ndarray], *stages: str) -> None:
         """Replace buffers, which only the given stages use, by arrays of the same type and size."""
         self.buffers |= buffers
         for stage in stages:
-            self._stages[stage] = None
+            self._bound_stages.pop(stage, None)
 
     def queue(self, *stages: str) -> None:
         """Queue these stages or, without names, all but the set-up; each reads what those before
         it left in the buffers."""
         caller = cupy.cuda.get_current_stream()
-        for stage in stages or [stage for stage in self._stages if stage != SETUP]:
+        for stage in stages or self.stages:
             for stream, step in self._bound(stage):
                 with (caller, *self._side)[stream]:
                     step()
 
-    def call(self, stage: str) -> Call:
-        """The launch of a kernel that a stage consists of, by the addresses of its buffers."""
+    def writer(self, stage: str, *names: str) -> Callable[..., None]:
+        """A function that queues the kernel that a stage consists of, which writes to the addresses
+        that it is given, instead of to the buffers of these names."""
         (step,) = (step for step in self._program.steps_of(stage) if isinstance(step, Launch))
-        arguments = tuple(
+        given = [
             self._address(argument) if isinstance(argument, At) else argument
             for argument in step.arguments
-        )
-        return Call(self._kernels[step.kernel], step.grid, step.block, arguments)
+        ]
+        places = [step.arguments.index(At(name)) for name in names]
+        call = Call(self._kernels[step.kernel], step.grid, step.block, ())
+
+        def write(*addresses: int) -> None:
+            for place, address in zip(places, addresses, strict=True):
+                given[place] = address
+            self.launch(call._replace(arguments=tuple(given)))
+
+        return write
 
     def _address(self, argument: At) -> int:
         buffer = self.buffers[argument.buffer]

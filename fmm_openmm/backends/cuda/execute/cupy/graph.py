@@ -65,9 +65,7 @@ class Graph:
         runtime.check_status(instantiate(ctypes.byref(executable), ctypes.c_void_p(graph), flags))
         self._executable: Any = executable.value
         weakref.finalize(self, runtime.graphExecDestroy, self._executable)
-        self._arguments: tuple = ()
         if first:
-            self._arguments = first.arguments
             self._prepare(graph, first)
 
     @classmethod
@@ -80,6 +78,7 @@ class Graph:
         node, count = ctypes.c_void_p(), ctypes.c_size_t(1)
         roots = _driver().cuGraphGetRootNodes
         runtime.check_status(roots(ctypes.c_void_p(graph), ctypes.byref(node), ctypes.byref(count)))
+        self._arguments = first.arguments
         self._passed: list[Any] = [PASSED[type(each)](each) for each in first.arguments]
         addresses = [ctypes.addressof(each) for each in self._passed]
         self._addresses = (ctypes.c_void_p * len(addresses))(*addresses)
@@ -94,11 +93,12 @@ class Graph:
 
     def launch(self, stream: cupy.cuda.Stream, first: Call | None = None) -> None:
         """Queue the graph; on request with other arguments of the kernel that it begins with."""
-        if first and first.arguments != self._arguments:
-            for passed, value in zip(self._passed, first.arguments, strict=True):
-                passed.value = value
+        if first and (given := first.arguments) != self._arguments:
+            for passed, old, value in zip(self._passed, self._arguments, given, strict=True):
+                if value != old:
+                    passed.value = value
             runtime.check_status(self._set())
-            self._arguments = first.arguments
+            self._arguments = given
         runtime.graphLaunch(self._executable, stream.ptr)
 
 
