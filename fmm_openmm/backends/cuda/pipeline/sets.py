@@ -89,7 +89,7 @@ class SetsDescription(Description):
         for name, shape in zip(RESULTS, ((), (3,), (3,)), strict=True):
             b.buffer(name, (b.sets, b.n, *shape), b.real)
         b.launch(
-            "gather_sets", -(-b.n * b.sets // 256), 256, np.int32(b.n), parts.start, parts.box,
+            "gather_sets", -(-b.n // 32), 32 * b.sets, np.int32(b.n), parts.start, parts.box,
             parts.weight, "place", *out, "parameters", "sets", *RESULTS,
         )  # fmt: skip
         return "potentials", "fields"
