@@ -1,14 +1,18 @@
 // Data of an evaluation in arrays of another package, in its types, units and orientation: with
 // lengths L nm, energies U kJ/mol, and a rotation R of rows of coordinates,
 //
-//   take   x = L x' R and, unless its address is null, q = q'. A thread per particle
+//   take   x = L x' R and, unless their addresses are null, q = q' and the parameters. A thread per
+//          particle
 //   give   energy' = energy / U, F' = F R^T L / U, phi' = phi / U, virial' = R virial R^T / U. A
 //          thread per particle
 //
 // Each is a single launch, since the host takes longer to launch a kernel than the device to copy
 // the arrays. Bound by memory. Macros: REAL; GIVEN_POSITION and GIVEN_CHARGE, the types of the
 // other package's positions and forces and of its charges and potentials.
+#include "common/parameters.cuh"
 #include "common/real.cuh"
+
+#define PARAMETERS int(sizeof(Parameters) / sizeof(double))
 
 __device__ __forceinline__ double inner(const double* x, const double* y, int stride) {
     return x[0] * y[0] + x[1] * y[stride] + x[2] * y[2 * stride];
@@ -18,9 +22,13 @@ extern "C" __global__ void take(int n,
                                 const GIVEN_POSITION* __restrict__ given_positions /* (n, 3) */,
                                 const GIVEN_CHARGE* __restrict__ given_charges /* (n), or null */,
                                 const double* __restrict__ rotation /* (3, 3); null for none */,
-                                double length, double* __restrict__ positions /* (n, 3) nm */,
-                                real* __restrict__ charges /* (n) */) {
+                                double length,
+                                const double* __restrict__ given_parameters /* (41), or null */,
+                                double* __restrict__ positions /* (n, 3) nm */,
+                                real* __restrict__ charges /* (n) */,
+                                double* __restrict__ parameters /* (41): Parameters */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (given_parameters && i < PARAMETERS) parameters[i] = given_parameters[i];
     if (i >= n) return;
     const double x[3] = {double(given_positions[3 * i]), double(given_positions[3 * i + 1]),
                          double(given_positions[3 * i + 2])};

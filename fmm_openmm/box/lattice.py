@@ -70,7 +70,19 @@ class BoxLattice:
 
     def same_shape(self, cell: np.ndarray) -> bool:
         """Whether the boxes of ``cell`` differ from these only by a uniform scaling."""
-        return self._have_shape_of(BoxLattice.from_cell(cell, self.counts, self.near_radius).boxes)
+        (ax, _, _), (bx, by, _), (cx, cy, cz) = cell.tolist()  # NumPy takes microseconds a number
+        (i, _, _), (ji, j, _), (ki, kj, k) = self.counts.tolist()
+        width = box_width(cell, self.counts)
+        a = ax / i
+        b = (bx - ji * a) / j, by / j
+        c = (cx - ki * a - kj * b[0]) / k, (cy - kj * b[1]) / k, cz / k
+        pairs = zip((a, *b, *c), self._components, strict=True)
+        return all(abs(value / width - own) < SAME_SHAPE for value, own in pairs)
+
+    @cached_property
+    def _components(self) -> list[float]:
+        """The components of the box vectors that are not 0, row by row."""
+        return self.boxes[np.tril_indices(3)].tolist()
 
     def _have_shape_of(self, boxes: np.ndarray) -> bool:
         return bool(np.abs(boxes - self.boxes).max() < SAME_SHAPE)

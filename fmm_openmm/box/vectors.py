@@ -48,7 +48,7 @@ def check_box_vectors(
     box[0, 1] = box[0, 2] = box[1, 2] = 0.0
     if min(ax, by, cz) <= 0.0:
         raise ValueError(f"`{name}` must span a positive volume, got {box.tolist()}")
-    if box.max() > MAX_COORDINATE:
+    if max(map(max, rows)) > MAX_COORDINATE:
         raise ValueError(f"`{name}` must be at most {MAX_COORDINATE:g} nm, got {box.tolist()}")
     periodic = (boundary or Boundary()).periodic
     for row, axis, tilt, length in (1, 0, bx, ax), (2, 0, cx, ax), (2, 1, cy, by):

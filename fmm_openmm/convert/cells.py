@@ -4,6 +4,7 @@ Rows a, b, c of a reduced cell satisfy ``a = (ax, 0, 0)``, ``b = (bx, by, 0)``, 
 ``2 |bx| <= ax``, ``2 |cx| <= ax``, ``2 |cy| <= by``.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from fmm_openmm.boundary import PERIODIC, Boundary
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.checks import check_numbers
 
-NO_CELL = 0.1 * np.eye(3)
+NO_CELL = (0.1 * np.eye(3)).ravel().tolist()
 """Cell that CRYST1 holds in a PDB file of a system that is not a crystal, nm."""
 
 
@@ -23,7 +24,11 @@ ROUNDING = 1e-6
 def is_no_cell(box) -> bool:
     """Whether box vectors, shape (3, 3), nm, stand for no box: None, zeros, or a cube of one
     Angstrom."""
-    return box is None or not np.any(box) or bool((np.abs(box - NO_CELL) < 1e-6).all())
+    if box is None:
+        return True
+    given = np.asarray(box, float).ravel().tolist()  # NumPy takes microseconds a number
+    pairs = zip(given, NO_CELL, strict=True)
+    return not any(given) or all(abs(value - other) < 1e-6 for value, other in pairs)
 
 
 def reduced(
@@ -42,7 +47,7 @@ def reduced(
     >>> reduced(np.array([[2.0, 0, 0], [1.5, 2, 0], [0, 0, 3]])).tolist()
     [[2.0, 0.0, 0.0], [-0.5, 2.0, 0.0], [0.0, 0.0, 3.0]]
     """
-    found = np.array(cell, dtype=np.float64).tolist()  # NumPy takes microseconds a number
+    found = np.array(cell, dtype=np.float64).tolist()
     for row, axis in (2, 1), (2, 0), (1, 0):
         if periodic[axis] or not periodic[row]:
             tilt = found[row][axis] / found[axis][axis]
@@ -63,7 +68,7 @@ def reduce_box(box_vectors, boundary: Boundary) -> np.ndarray:
         ValueError: as :func:`fmm_openmm.box.check_box_vectors`.
     """
     box = check_numbers(box_vectors, "nanometer", "box_vectors")
-    if box.shape == (3, 3) and is_triangular(box) and box.diagonal().min() > 0:
+    if box.shape == (3, 3) and is_triangular(box) and min(box.diagonal().tolist()) > 0:
         box = reduced(box, periodic=boundary.periodic)
     return check_box_vectors(box, boundary=boundary)
 
@@ -75,14 +80,19 @@ def cell_from_lengths(lengths: Sequence[float], angles: Sequence[float]) -> np.n
     Raises:
         ValueError: no cell has these angles.
     """
-    alpha, beta, gamma = np.cos(angles)
-    sine = np.sin(angles[2])
-    across = (alpha - beta * gamma) / sine
+    alpha, beta, gamma = map(math.cos, angles)
+    sine = math.sin(angles[2])
+    across = (alpha - beta * gamma) / sine if sine else math.inf
     height = 1.0 - beta**2 - across**2
     if not height > 0:
         raise ValueError("there is no cell with these angles")
-    units = [[1.0, 0.0, 0.0], [gamma, sine, 0.0], [beta, across, np.sqrt(height)]]
-    return np.array(lengths)[:, None] * np.where(np.abs(units) < ROUNDING, 0.0, units)
+    units = [[1.0, 0.0, 0.0], [gamma, sine, 0.0], [beta, across, math.sqrt(height)]]
+    return np.array(
+        [
+            [length * value if abs(value) >= ROUNDING else 0.0 for value in row]
+            for length, row in zip(lengths, units, strict=True)
+        ]
+    )
 
 
 def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarray, np.ndarray]:
@@ -103,14 +113,15 @@ def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarr
         ValueError: the three vectors span no volume.
     """
     cell = np.array(cell, dtype=np.float64)
-    size = np.abs(cell).max()
-    volume = np.linalg.det(cell)
-    if not np.isfinite(size) or abs(volume) <= 1e-9 * size**3:
-        raise ValueError(f"`{name}` must span a positive volume, got {cell.tolist()}")
+    rows = cell.tolist()
+    (ax, ay, az), (bx, by, bz), (cx, cy, cz) = rows
+    size = max(map(abs, (ax, ay, az, bx, by, bz, cx, cy, cz)))
+    volume = ax * (by * cz - bz * cy) + ay * (bz * cx - bx * cz) + az * (bx * cy - by * cx)
+    if not math.isfinite(volume) or abs(volume) <= 1e-9 * size * size * size:
+        raise ValueError(f"`{name}` must span a positive volume, got {rows}")
     if volume < 0:
-        cell[2] = -cell[2]
-    above = [abs(each) for each in (cell[0, 1], cell[0, 2], cell[1, 2])]
-    if cell.diagonal().min() > 0 and max(above) <= 1e-6 * size:
+        cell[2], cz = -cell[2], -cz
+    if min(ax, by, cz) > 0 and max(abs(ay), abs(az), abs(bz)) <= 1e-6 * size:
         cell[0, 1] = cell[0, 2] = cell[1, 2] = 0.0
         return cell, np.eye(3)
     rotation, triangle = np.linalg.qr(cell.T)

@@ -3,6 +3,7 @@
 Packages are recognised by what their objects offer, and imported only to read a file.
 """
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from fmm_openmm.convert.packages import NM_PER_ANGSTROM, require
 
 CHUNK = 16
 """Number of frames of a file in memory at a time."""
+
+IDENTITY = np.eye(3).tolist()
 
 STRUCTURES = {".pdb": app.PDBFile, ".ent": app.PDBFile, ".cif": app.PDBxFile, ".pdbx": app.PDBxFile}
 """Readers of files whose frames are models, by ending; MDTraj reads the others."""
@@ -64,7 +67,7 @@ def _turned(cell: bytes, name: str) -> tuple[np.ndarray | None, np.ndarray | Non
         return None, None
     box, rotation = standard_orientation(vectors, name)
     box.flags.writeable = False
-    return box, None if np.array_equal(rotation, np.eye(3)) else rotation
+    return box, None if rotation.tolist() == IDENTITY else rotation
 
 
 def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> Iterator[Frame]:
@@ -117,7 +120,7 @@ def _holds_frames(entry) -> bool:
 
 
 def _is_mdtraj(source) -> bool:
-    return hasattr(source, "xyz") and hasattr(source, "unitcell_vectors")
+    return hasattr(source, "xyz") and hasattr(source, "unitcell_lengths")
 
 
 def _of_entry(entry, particles: int | None, stride: int) -> Iterable[Frame]:
@@ -160,7 +163,7 @@ def _of_mdtraj(trajectory, name: str) -> Iterator[Frame]:
 def _cell(a: float, b: float, c: float, *angles: float) -> np.ndarray | None:
     """See :func:`fmm_openmm.convert.cells.cell_from_lengths`, with angles in degrees; None for no
     cell."""
-    return cell_from_lengths((a, b, c), np.radians(angles).tolist()) if a or b or c else None
+    return cell_from_lengths((a, b, c), [*map(math.radians, angles)]) if a or b or c else None
 
 
 def _of_structure(file, stride: int) -> Iterator[Frame]:

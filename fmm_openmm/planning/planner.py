@@ -128,7 +128,7 @@ class Planner:
         self._prepared: Boxes | None = None
         self._ratio: float | None = None  # arguments of ``FMMParameters.with_forces``
         self._rounding = 0.0
-        self._errors_for: tuple = (None, None, None)  # arguments of ``_kept_errors``
+        self._errors_for: tuple = (None,) * 4  # arguments of ``_kept_errors``
         self._measured: dict[FMMParameters, FMMParameters] = {}  # those with measured errors
         self.forget()
 
@@ -300,7 +300,7 @@ class Planner:
     def _errors(self, charges: np.ndarray) -> ForceErrors:
         """Errors of the forces with the boxes of the last plan, kept for the next time."""
         boxes, problem = self._used[0].boxes, self.problem
-        given = charges, boxes, problem
+        given = charges, boxes.parameters, boxes.lattice, problem
         if any(old is not new for old, new in zip(self._errors_for, given, strict=True)):
             ionic, smoothing = problem.load.ionic, boxes.parameters.smoothing
             noise = problem.cost.rounding * single_noise(ionic, smoothing)

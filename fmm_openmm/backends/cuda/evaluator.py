@@ -187,10 +187,12 @@ class CudaEvaluator(Evaluator):
         def evaluate(fill: Callable[[Run], Call]) -> None:
             self._queue(fill, width, ORIGIN)
 
+        parameters = self.parameters(width, ORIGIN)
+        if self._set_up:  # which does not read them before the first kernel has written them
+            self._parameters = parameters
+        given = positions, parameters, largest_potential, names
         with self._device:
-            return self._attempt(
-                lambda: self.frames.queue(evaluate, positions, largest_potential, names)
-            )
+            return self._attempt(lambda: self.frames.queue(evaluate, *given))
 
     @property
     def frames(self) -> FrameQueue:

@@ -29,6 +29,8 @@ class QueuedFrame:
 
     Attributes:
         positions: the positions, shape (n, 3), nm, float32 or float64.
+        source, parameters, target: addresses of the positions, of the parameter block and of
+            :attr:`found`.
     """
 
     positions: np.ndarray
@@ -41,14 +43,18 @@ class QueuedFrame:
             np.dtype(np.float32): memory.reshape(-1).view(np.float32)[: memory.size].reshape(-1, 3),
         }
         self._found, self._buffers = pinned((FOUND,), np.float64), buffers
-        self.source, self.target = memory.ctypes.data, self._found.ctypes.data
+        self._parameters = pinned(buffers["parameters"].shape, np.float64)
+        held = memory, self._parameters, self._found
+        self.source, self.parameters, self.target = (each.ctypes.data for each in held)
         self._copies: dict[str, tuple[np.ndarray, int]] = {}
         self._done = cupy.cuda.Event(disable_timing=True)
 
-    def put(self, positions: np.ndarray) -> None:
-        """Copy positions, shape (n, 3), nm, float32 or float64, to where the device reads them."""
+    def put(self, positions: np.ndarray, parameters: np.ndarray) -> None:
+        """Copy positions, shape (n, 3), nm, float32 or float64, and the parameter block to where
+        the device reads them."""
         self.positions = self._places[positions.dtype]
         np.copyto(self.positions, positions)
+        self._parameters[...] = parameters
 
     def read(self, names: Sequence[str]) -> None:
         """Queue copies of these buffers, and note when everything has been done."""
@@ -102,22 +108,25 @@ class FrameQueue:
         self,
         evaluate: Callable[[Callable[[Run], Call]], None],
         positions: np.ndarray,
+        parameters: np.ndarray,
         largest_potential: float,
         names: Sequence[str],
     ) -> QueuedFrame:
         """Queue an evaluation on the current stream.
 
         Args:
-            evaluate: queues one of the positions that the kernel writes which its argument returns.
+            evaluate: queues one of the positions and parameters that the kernel writes which its
+                argument returns.
             positions: shape (n, 3), nm, float32 or float64.
+            parameters: the parameter block of the boxes.
             largest_potential: beyond which a potential is invalid, kJ/mol/e.
             names: the buffers to be copied.
         """
         buffers = self._buffers
         frame = self._free.pop() if self._free else QueuedFrame(self._particles, buffers)
-        frame.put(positions)
+        frame.put(positions, parameters)
         given = Given(self._particles, positions.itemsize, buffers["charges"].itemsize)
-        evaluate(lambda run: given.take(buffers, frame.source))
+        evaluate(lambda run: given.take(buffers, frame.source, parameters=frame.parameters))
         kernel, (x, potentials, energy, sums) = self._examine
         partial = (each.data.ptr for each in self._partial)
         limits = MAX_COORDINATE, largest_potential

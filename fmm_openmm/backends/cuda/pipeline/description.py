@@ -1,5 +1,7 @@
 """The pipeline as a program: what every stage queues, and the buffers between them."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
@@ -168,12 +170,21 @@ def parameter_block(lattice: BoxLattice, width: float, origin=(0.0, 0.0, 0.0)) -
         width: their mean width, nm.
         origin: what open boxes take for the origin, shape (3,), nm.
     """
+    block = _block(lattice).copy()
+    block[:9] /= width
+    block[27:29] = COULOMB_CONSTANT / width, COULOMB_CONSTANT / width**2
+    block[38:] = origin
+    return block
+
+
+@lru_cache(maxsize=4)
+def _block(lattice: BoxLattice) -> np.ndarray:
+    """The parameter block of boxes that are 1 nm wide, at the origin."""
     inverse, cell = lattice.inverse, lattice.cell
     if not np.isfinite(cell).all():
         cell = np.nan_to_num(cell)  # inf, times zeros of a strain, would be nan
-    scales = [COULOMB_CONSTANT / width, COULOMB_CONSTANT / width**2]
-    matrices = (inverse / width).ravel(), lattice.boxes.ravel(), inverse.ravel()
-    return np.concatenate([*matrices, scales, cell.ravel(), origin])
+    matrices = inverse.ravel(), lattice.boxes.ravel(), inverse.ravel()
+    return np.concatenate([*matrices, np.zeros(2), cell.ravel(), np.zeros(3)])
 
 
 def _shared(b: Builder, specification: Specification) -> None:

@@ -25,6 +25,7 @@ SHAPES = {
     "forces": (N, 3),
     "potentials": N,
     "virial": (3, 3),
+    "parameters": 41,
 }
 
 
@@ -92,15 +93,16 @@ def test_types_units_and_orientation(real, position, charge, turned, on_host):
         }
         for types in (ours, theirs)
     )
-    results = {name: buffers[name].astype(float) for name in list(SHAPES)[2:]}
+    results = {name: buffers[name].astype(float) for name in list(SHAPES)[2:6]}
     address = {name: values.ctypes.data for name, values in given.items()}
     sizes = np.dtype(position).itemsize, np.dtype(charge).itemsize
     carrier = exchange.Given(N, *sizes, LENGTH, ENERGY, rotation.ctypes.data if turned else 0)
 
-    charges = buffers["charges"].copy()
+    before = {name: buffers[name].copy() for name in ("charges", "parameters")}
     carrier.take(buffers, address["positions"]).queue()
-    assert np.array_equal(buffers["charges"], charges)
-    carrier.take(buffers, address["positions"], address["charges"]).queue()
+    assert all(np.array_equal(buffers[name], values) for name, values in before.items())
+    carrier.take(buffers, *map(address.get, ("positions", "charges", "parameters"))).queue()
+    assert np.array_equal(buffers["parameters"], given["parameters"])
     check(buffers["positions"], LENGTH * given["positions"].astype(float) @ rotation)
     check(buffers["charges"], given["charges"].astype(float))
 

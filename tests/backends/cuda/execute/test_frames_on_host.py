@@ -83,6 +83,7 @@ def run(monkeypatch, folder):
     buffers = {name: each.view(Copied) for name, each in made.buffers.items()}
     buffers["charges"][...], buffers["parameters"][...] = charges, parameter_block(lattice, WIDTH)
     made.run([SETUP])
+    buffers["parameters"][...] = np.nan  # those of each frame take their place
     yield SimpleNamespace(
         buffers=buffers, launch=lambda call: call.queue(), evaluate=made.run, specification=wanted
     )
@@ -95,20 +96,20 @@ def test_each_frame_has_its_own_results(dtype, run):
     positions may change meanwhile."""
     random, queue = np.random.default_rng(5), frames.FrameQueue(run)
     stages, charges = ReferenceStages(run.specification), run.specification.charges
-    scale, names = COULOMB_CONSTANT / WIDTH, ("potentials", "forces")
+    names, widths = ("potentials", "forces"), WIDTH * np.linspace(0.9, 1.1, 5)
 
-    def begin(positions):
-        x = positions.copy()
-        queued = queue.queue(evaluate, x, np.inf, names)
-        x[...] = np.nan
+    def begin(number):
+        x, block = given[number].copy(), parameter_block(stages.lattice, widths[number])
+        queued = queue.queue(evaluate, x, block, np.inf, names)
+        x[...] = block[...] = np.nan
         return queued
 
     def evaluate(fill):
         fill(run).queue()
         run.evaluate()
 
-    given = [random.uniform(0.0, 1.0, (N, 3)).astype(dtype) for _ in range(5)]
-    queued = [begin(x) for x in given[:3]]
+    given = [random.uniform(0.0, width / WIDTH, (N, 3)).astype(dtype) for width in widths]
+    queued = [begin(number) for number in range(3)]
     assert not any(each._done.is_done for each in queued)
     for number, x in enumerate(given):
         first = queued.pop(0)
@@ -119,13 +120,14 @@ def test_each_frame_has_its_own_results(dtype, run):
         found = first.copy()
         queue.release(first)
         if number < 2:
-            queued.append(begin(given[3 + number]))
+            queued.append(begin(3 + number))
             assert queued[-1] is first
-        potentials, fields = stages.evaluate(x.astype(float), WIDTH)
+        potentials, fields = stages.evaluate(x.astype(float), widths[number])
+        scale = COULOMB_CONSTANT / widths[number]
         assert list(found) == list(names)
         assert found["potentials"] == pytest.approx(scale * potentials, rel=1e-6)
         forces = charges[:, None] * fields
-        assert found["forces"] == pytest.approx(scale / WIDTH * forces, rel=1e-6, abs=1e-4)
+        assert found["forces"] == pytest.approx(scale / widths[number] * forces, rel=1e-6, abs=1e-4)
         assert energy == pytest.approx(scale / 2 * charges @ potentials)
         assert (squares, cubes) == pytest.approx(force_sums(charges, fields))
         assert invalid == 0
@@ -136,7 +138,7 @@ def test_invalid_values_are_counted(run):
     buffers = run.buffers
 
     def found(limit):
-        queued = queue.queue(lambda fill: fill(run).queue(), x, limit, ())
+        queued = queue.queue(lambda fill: fill(run).queue(), x, buffers["parameters"], limit, ())
         counted = queued.found[-1]
         queue.release(queued)
         return counted

@@ -14,8 +14,8 @@ from fmm_openmm.backends.cuda.execute.cupy.graph import Call
 from fmm_openmm.backends.cuda.execute.cupy.loader import load
 
 BLOCK = 128
-"""Threads per block of the kernels in ``kernels/exchange.cu``, at least as many as a virial has
-components."""
+"""Threads per block of the kernels in ``kernels/exchange.cu``, at least as many as a virial and the
+parameter block have components."""
 
 RESULTS = "energy", "forces", "potentials"
 
@@ -119,12 +119,18 @@ class Given(NamedTuple):
     energy: float = 1.0
     rotation: int = 0
 
-    def take(self, buffers: dict[str, cupy.ndarray], positions: int, charges: int = 0) -> Call:
-        """The launch that copies positions and, unless their address is 0, charges into the buffers
-        of a program."""
-        x, q = buffers["positions"], buffers["charges"]
-        turned, places = (self.rotation, self.length), (x.data.ptr, q.data.ptr)
-        return self._call("take", q.itemsize, positions, charges, *turned, *places)
+    def take(
+        self,
+        buffers: dict[str, cupy.ndarray],
+        positions: int,
+        charges: int = 0,
+        parameters: int = 0,
+    ) -> Call:
+        """The launch that copies positions and, unless their addresses are 0, charges and the
+        parameter block into the buffers of a program."""
+        places = (buffers[name].data.ptr for name in ("positions", "charges", "parameters"))
+        turned, size = (self.rotation, self.length, parameters), buffers["charges"].itemsize
+        return self._call("take", size, positions, charges, *turned, *places)
 
     def give(
         self,
