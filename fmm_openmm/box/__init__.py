@@ -7,7 +7,13 @@ from fmm_openmm.box.lattice import DISTANT, ORIGIN, BoxLattice
 from fmm_openmm.box.padded import PaddedLattice
 from fmm_openmm.box.stencil import index_grid, near_stencil, within
 from fmm_openmm.box.unwrap import unwrap
-from fmm_openmm.box.vectors import MAX_STRAIN, SAME_SHAPE, check_box_vectors, strain
+from fmm_openmm.box.vectors import (
+    MAX_STRAIN,
+    SAME_SHAPE,
+    check_box_vectors,
+    check_reduced,
+    strain,
+)
 
 __all__ = [
     "DISTANT",
@@ -19,6 +25,7 @@ __all__ = [
     "PaddedLattice",
     "box_width",
     "check_box_vectors",
+    "check_reduced",
     "choose_counts",
     "counts_matrix",
     "deformation",

@@ -32,7 +32,11 @@ def check_box_vectors(
         ValueError: wrong shape, not finite, zero or negative volume, longer than
             ``MAX_COORDINATE``, not in reduced form, or a ``Quantity`` of another dimension.
     """
-    box = check_numbers(box_vectors, "nanometer", name)
+    return check_reduced(check_numbers(box_vectors, "nanometer", name), name, boundary)
+
+
+def check_reduced(box: np.ndarray, name: str, boundary: Boundary | None = None) -> np.ndarray:
+    """See :func:`check_box_vectors`; for box vectors that are float64, which are changed."""
     if box.shape != (3, 3):
         raise ValueError(f"`{name}` must have shape (3, 3), got {box.shape}")
     rows = box.tolist()  # NumPy takes microseconds a number

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fmm_openmm.boundary import PERIODIC, Boundary
-from fmm_openmm.box import check_box_vectors
+from fmm_openmm.box import check_reduced
 from fmm_openmm.checks import check_numbers
 
 NO_CELL = (0.1 * np.eye(3)).ravel().tolist()
@@ -56,11 +56,6 @@ def reduced(
     return np.array(found)
 
 
-def is_triangular(cell: np.ndarray) -> bool:
-    """Whether a cell, shape (3, 3), is exactly lower triangular."""
-    return not (cell[0, 1] or cell[0, 2] or cell[1, 2])
-
-
 def reduce_box(box_vectors, boundary: Boundary) -> np.ndarray:
     """Box vectors as a (3, 3) float64 array in nm, reduced if they are lower triangular.
 
@@ -68,9 +63,11 @@ def reduce_box(box_vectors, boundary: Boundary) -> np.ndarray:
         ValueError: as :func:`fmm_openmm.box.check_box_vectors`.
     """
     box = check_numbers(box_vectors, "nanometer", "box_vectors")
-    if box.shape == (3, 3) and is_triangular(box) and min(box.diagonal().tolist()) > 0:
-        box = reduced(box, periodic=boundary.periodic)
-    return check_box_vectors(box, boundary=boundary)
+    if box.shape == (3, 3):
+        (ax, ay, az), (_, by, bz), (_, _, cz) = box.tolist()
+        if not (ay or az or bz) and min(ax, by, cz) > 0:
+            box = reduced(box, periodic=boundary.periodic)
+    return check_reduced(box, "box_vectors", boundary)
 
 
 def cell_from_lengths(lengths: Sequence[float], angles: Sequence[float]) -> np.ndarray:

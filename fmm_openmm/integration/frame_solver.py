@@ -220,11 +220,11 @@ class FrameSolver:
         return solver.evaluation.planner.problem.gather(positions, cell), cell
 
     def cell(self, box_vectors) -> np.ndarray:
-        """The cell of a frame, shape (3, 3), nm."""
+        """The cell of a frame, shape (3, 3), nm; of a periodic one its box vectors themselves."""
         if self._boundary.is_open:
             return EMPTY_SPACE
-        given = self._solver.box_vectors if box_vectors is None else box_vectors
-        return self._boundary.cell(given)
+        given: Any = self._solver.box_vectors if box_vectors is None else box_vectors
+        return given if self._boundary.fills_space else self._boundary.cell(given)
 
 
 def _computed(solver: CoulombSolver, positions, box_vectors, **wanted) -> CoulombResult:

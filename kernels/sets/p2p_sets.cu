@@ -7,7 +7,8 @@
 #include "common/charge_sets.cuh"
 #include "common/p2p_exclusions.cuh"
 
-#define SET_TARGETS (FIELDS ? (SETS <= 4 ? 2 : 1) : 4)
+// more would take more registers than there are
+#define SET_TARGETS (!FIELDS ? 4 : SETS <= 4 ? 2 : sizeof(real) == 4 ? 4 : 1)
 
 struct SharedSets : Shared {
     real4 charge[QUADS][WINDOW_CAPACITY];
