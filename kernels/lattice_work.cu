@@ -1,49 +1,45 @@
 // lattice_work: the work of the lattice operator under five strains, its contribution to the virial
 // (fmm_openmm/expansions/operators/derivatives.py). For each generator g of a strain,
 //
-//     sum_k sum_t dT_g,t(k) P_t(k),      P_t = sum_ab C_abt conj(z_a) z_b,   z_a = i^l M_a
+//     sum_k sum_lj conj(z_l) dT_g,l+j(k) z_j,      z_a = i^l M_a
 //
-// over the wave vectors of the half grid, with weight 2 if the opposite one is omitted. With the
-// matrix of lattice.cu, and with y = z for order 0 and y = 2 z for others, P_t is the sum of the
-// following terms of y for the real (c) and imaginary (s) parts of harmonics, where c c' stands for
-// Re(conj(c) c'):
+// over the wave vectors of the half grid, with weight 2 if the opposite one is omitted, and over
+// the degrees l and j, with the matrix of lattice.cu. A product of harmonics of degrees l and j
+// that meets terms of degree l + j alone adds orders, as a product of functions of an azimuth does.
+// With y = z for order 0 and y = 2 z for others, and their real (c) and imaginary (s) parts,
 //
-//     real:       1/2 sum_{k + n = m} (c c' - s s')  +  sum_{k - n = m} (-1)^n (c c' + s s')
-//     imaginary:  1/2 sum_{k + n = m} (c s' + s c')  +  sum_{k - n = m} (-1)^n (s c' - c s')
+//     E_l = sum_{even m} c_lm cos m phi + s_lm sin m phi,
+//     O_l = sum_{odd m}  c_lm sin m phi - s_lm cos m phi,
 //
-// over all (l, k) and (j, n) with l + j the degree of the term and m its order; for m = 0 the
-// second sum counts half.
+// the sum over l and j is the mean over phi of
+//
+//     sum_L DE_L P_L + DO_L Q_L,     P_L = sum_{l + j = L} Re(conj(E_l) E_j - conj(O_l) O_j),
+//                                    Q_L = sum_{l + j = L} Re(conj(E_l) O_j + conj(O_l) E_j)
+//
+// in which DE and DO are functions of dT (setup/azimuths.cu). All have period pi, up to the sign of
+// O and DO, so that AZIMUTHS of equal distance in [0, pi) give the mean exactly, and every other
+// one of them up to L = ORDER.
 //
 // In rectangular cells dT is stored for one octant of wave vectors. Each of them also represents
-// its mirror images, with signs as in mirrored.cu; a shear reverses the signs along its two axes.
+// its mirror images, with signs of the moments as in mirrored.cu; a shear reverses the signs along
+// its two axes.
 //
 // A block owns WORK_WAVES wave vectors, one per lane, whose moments are in shared memory. Groups of
-// WORK_WAVES threads take WORK_ORDERS orders of a degree in turn. Sums over terms are real, over
-// wave vectors float64, with a partial sum for each block. Bound by instruction issue, for large
-// grids by reading dT.
+// WORK_WAVES threads take azimuths in turn, for which E and O are in registers. Sums over degrees
+// and azimuths are real, over wave vectors float64, with a partial sum for each block. Bound by
+// instruction issue, for large grids by reading DE and DO.
+#include "common/azimuths.cuh"
 #include "common/grid_sums.cuh"
 #include "common/types.cuh"
 
 #define BLOCK 256
 #define GENERATORS 5
-#define TOP (2 * ORDER)
 #define WAVES (D0 * D1 * H2)  // of the half grid
 #define STORED (WORK_IMAGES == 1 ? WAVES : H0 * H1 * H2)
 #define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
-#define TASKS_OF_DEGREE (TOP / WORK_ORDERS + 1)
-#define TASKS ((TOP + 1) * TASKS_OF_DEGREE)
 #define H0 (D0 / 2 + 1)
 #define H1 (D1 / 2 + 1)
 #define H2 (D2 / 2 + 1)
-
-// The complex moments of the real and the imaginary part of a harmonic.
-struct Moment {
-    real2 c, s;
-};
-
-__device__ __forceinline__ Moment times(real factor, const Moment& z) {
-    return {{factor * z.c.x, factor * z.c.y}, {factor * z.s.x, factor * z.s.y}};
-}
 
 __device__ __forceinline__ real dot(const real2& a, const real2& b) {
     return a.x * b.x + a.y * b.y;
@@ -61,10 +57,6 @@ __device__ __forceinline__ real2 times_power_of_i(real2 z, int power) {
 // Degree l of pair number l (l + 1) / 2 + m.
 __device__ __forceinline__ int degree_of(int pair) {
     return int((sqrtf(8.0f * pair + 1.5f) - 1.0f) * 0.5f);
-}
-
-__device__ __forceinline__ int first_of(int l) {
-    return l * (l + 1) / 2;
 }
 
 // The wave vector of a lane: where it lies in the half grid, where its dT is stored, and the signs
@@ -98,119 +90,111 @@ struct Wave {
     }
 };
 
-// Moment of order m of a degree, zero for orders that the degree does not have. In shared memory
-// the real and the imaginary parts of a harmonic have a row of WORK_WAVES each.
-__device__ __forceinline__ Moment order_of(const real2* degree_l, int l, int m) {
-    Moment z = {{0, 0}, {0, 0}};
-    if (m >= 0 && m <= l) z = {degree_l[2 * m * WORK_WAVES], degree_l[(2 * m + 1) * WORK_WAVES]};
-    return z;
-}
-
-// Adds P of the terms of degree L and the orders first .. first + WORK_ORDERS - 1, as far as it
-// comes from degrees l and j = L - l. Each moment that is read serves all orders.
-__device__ __forceinline__ void add_products(int l, int j, int first, const real2* left,
-                                             const real2* right, real (&cosine)[WORK_ORDERS],
-                                             real (&sine)[WORK_ORDERS]) {
-    Moment window[WORK_ORDERS];
-    // the sum over k + n = m is the same for (l, j) and (j, l), half of it each
-    if (l <= j) {
-        const int begin = max(0, first - j);
-        const real half = l < j ? real(1) : real(0.5);
-        Moment next = order_of(left, l, begin);
-#pragma unroll
-        for (int i = 0; i < WORK_ORDERS; i++) window[i] = order_of(right, j, first + i - begin);
-#pragma unroll 1
-        for (int k = begin; k <= min(l, first + WORK_ORDERS - 1); k++) {
-            const Moment a = times(half, next);
-            next = order_of(left, l, k + 1);
-#pragma unroll
-            for (int i = 0; i < WORK_ORDERS; i++) {
-                cosine[i] += dot(a.c, window[i].c) - dot(a.s, window[i].s);
-                sine[i] += dot(a.c, window[i].s) + dot(a.s, window[i].c);
-            }
-#pragma unroll
-            for (int i = WORK_ORDERS - 1; i > 0; i--) window[i] = window[i - 1];
-            window[0] = order_of(right, j, first - k - 1);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < WORK_ORDERS; i++) window[i] = order_of(left, l, first + i);
-    real sign = 1;
-    Moment next = order_of(right, j, 0);
-#pragma unroll 1
-    for (int n = 0; n <= min(j, l - first); n++) {
-        const Moment b = times(sign, next);
-        next = order_of(right, j, n + 1);
-        sign = -sign;
-#pragma unroll
-        for (int i = 0; i < WORK_ORDERS; i++) {
-            const real once = i == 0 && first == 0 ? real(0.5) : real(1);
-            cosine[i] += once * (dot(window[i].c, b.c) + dot(window[i].s, b.s));
-            sine[i] += dot(window[i].s, b.c) - dot(window[i].c, b.s);
-        }
-#pragma unroll
-        for (int i = 0; i < WORK_ORDERS - 1; i++) window[i] = window[i + 1];
-        window[WORK_ORDERS - 1] = order_of(left, l, first + n + WORK_ORDERS);
-    }
-}
-
-// Loads the moments z = i^l M of the lane's wave vector, twice those of orders above 0.
+// Loads the moments y of the lane's wave vector, with the signs of its image: the real part of a
+// pair (l, m), then the imaginary part.
 __device__ __forceinline__ void load(const Wave& wave, int worker, int workers,
-                                     const real2* __restrict__ moments, real2* y) {
+                                     const real2* __restrict__ moments, real4* y) {
 #pragma unroll 4
     for (int pair = worker; pair < PAIRS; pair += workers) {
-        const int l = degree_of(pair), m = pair - first_of(l);
-        Moment z = {{0, 0}, {0, 0}};
-        if (wave.used) z.c = moments[(l * l + l + m) * (long long)WAVES + wave.place];
-        if (wave.used && m > 0) z.s = moments[(l * l + l - m) * (long long)WAVES + wave.place];
-        z = times(m > 0 ? 2 : 1, z);
-        y[2 * pair * WORK_WAVES] = times_power_of_i(z.c, l);
-        y[(2 * pair + 1) * WORK_WAVES] = times_power_of_i(z.s, l);
+        const int l = degree_of(pair), m = pair - l * (l + 1) / 2;
+        real2 c = {0, 0}, s = {0, 0};
+        if (wave.used) c = moments[(l * l + l + m) * (long long)WAVES + wave.place];
+        if (wave.used && m > 0) s = moments[(l * l + l - m) * (long long)WAVES + wave.place];
+        const real factor = (m > 0 ? 2 : 1) * ((l + m) % 2 ? wave.sign_z : real(1));
+        c = times_power_of_i(c, l);
+        s = times_power_of_i(s, l);
+        y[pair * WORK_WAVES] = {factor * c.x, factor * c.y, factor * wave.sign_y * s.x,
+                                factor * wave.sign_y * s.y};
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 2)
+// Keeps the compiler from moving loads across, for whose values it has no registers.
+__device__ __forceinline__ void keep_order() {
+#ifdef __CUDA_ARCH__
+    asm volatile("" ::: "memory");
+#endif
+}
+
+// E and O of all degrees.
+struct Functions {
+    real2 even[ORDER + 1], odd[ORDER + 1];
+
+    // At an azimuth, of the moments y.
+    __device__ __forceinline__ Functions(const real4* y, int azimuth) : even{}, odd{} {
+        real cosine, sine, c = 1, s = 0;  // of the azimuth and of m times the azimuth
+        sincospi(azimuth / real(AZIMUTHS), &sine, &cosine);
+#pragma unroll
+        for (int m = 0; m <= ORDER; m++) {
+#pragma unroll
+            for (int l = m; l <= ORDER; l++) {
+                const real4 z = y[(l * (l + 1) / 2 + m) * WORK_WAVES];
+                if (m == 0) {
+                    even[l] = {z.x, z.y};
+                } else if (m % 2 == 0) {
+                    even[l].x += c * z.x + s * z.z;
+                    even[l].y += c * z.y + s * z.w;
+                } else {
+                    odd[l].x += s * z.x - c * z.z;
+                    odd[l].y += s * z.y - c * z.w;
+                }
+            }
+            const real next = c * cosine - s * sine;
+            s = s * cosine + c * sine;
+            c = next;
+        }
+    }
+
+    // Adds what the products of degree L contribute for each generator, whose DE and DO of that
+    // degree are at `row`, and goes on to the next row.
+    __device__ __forceinline__ void add_degree(int L, const real2*& row,
+                                               real (&sum)[GENERATORS]) const {
+        real p = 0, q = 0;
+#pragma unroll
+        for (int l = L > ORDER ? L - ORDER : 0; 2 * l <= L; l++) {
+            const int j = L - l;
+            const real once = l < j ? real(1) : real(0.5);
+            p += once * (dot(even[l], even[j]) - dot(odd[l], odd[j]));
+            q += once * (dot(even[l], odd[j]) + dot(odd[l], even[j]));
+        }
+#pragma unroll
+        for (int g = 0; g < GENERATORS; g++) {
+            const real2 d = row[g * ROWS * (long long)STORED];
+            sum[g] += d.x * p + d.y * q;
+        }
+        row += STORED;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(BLOCK, sizeof(real) == 4 ? 2 : 1)
     lattice_work(const real2* __restrict__ moments /* (TERMS, WAVES) */,
-                 const real* __restrict__ derivatives /* (GENERATORS, (TOP + 1)^2, STORED) */,
+                 const real2* __restrict__ derivatives /* (GENERATORS, ROWS, STORED): DE, DO */,
                  double* __restrict__ partial /* (blocks, GENERATORS) */) {
-    extern __shared__ char memory[];
+    extern __shared__ real4 memory[];
     const int lane = threadIdx.x % WORK_WAVES, worker = threadIdx.x / WORK_WAVES,
               workers = BLOCK / WORK_WAVES;
-    real2* const y = reinterpret_cast<real2*>(memory) + lane;  // (PAIRS, 2, WORK_WAVES)
+    real4* const y = memory + lane;  // (PAIRS, WORK_WAVES)
     const Wave wave(lane);
     load(wave, worker, workers, moments, y);
     __syncthreads();
-    double own[GENERATORS] = {};
-    for (int task = blockIdx.y * workers + worker; task < TASKS; task += gridDim.y * workers) {
-        const int L = TOP - task / TASKS_OF_DEGREE, first = task % TASKS_OF_DEGREE * WORK_ORDERS;
-        if (first > L || !wave.used) continue;
-        real cosine[WORK_ORDERS] = {}, sine[WORK_ORDERS] = {}, sum[GENERATORS] = {};
-#pragma unroll 1
-        for (int l = max(0, L - ORDER); l <= min(ORDER, L); l++)
-            add_products(l, L - l, first, y + 2 * first_of(l) * WORK_WAVES,
-                         y + 2 * first_of(L - l) * WORK_WAVES, cosine, sine);
-        const real* of_degree = derivatives + (L * L + L) * (long long)STORED + wave.stored;
+    real sum[GENERATORS] = {};
+    for (int azimuth = blockIdx.y * workers + worker; azimuth < AZIMUTHS && wave.used;
+         azimuth += gridDim.y * workers) {
+        const Functions functions(y, azimuth);
+        keep_order();
+        const real2* row = derivatives + first_row(azimuth) * (long long)STORED + wave.stored;
+        if (azimuth % 2 == 0)
 #pragma unroll
-        for (int i = 0; i < WORK_ORDERS; i++) {
-            const int m = first + i;
-            if (m > L) break;
-            const real sign = (L + m) % 2 ? wave.sign_z : real(1);
+            for (int L = 0; L <= ORDER; L++) functions.add_degree(L, row, sum);
 #pragma unroll
-            for (int g = 0; g < GENERATORS; g++) {
-                const real* term = of_degree + g * (TOP + 1) * (TOP + 1) * (long long)STORED;
-                sum[g] += term[m * (long long)STORED] * (sign * cosine[i]);
-                if (m > 0) sum[g] += term[-m * (long long)STORED] * (sign * wave.sign_y * sine[i]);
-            }
-        }
-#pragma unroll
-        for (int g = 0; g < GENERATORS; g++) own[g] += sum[g];
+        for (int L = ORDER + 1; L <= 2 * ORDER; L++) functions.add_degree(L, row, sum);
     }
+    double own[GENERATORS];
+#pragma unroll
+    for (int g = 0; g < GENERATORS; g++) own[g] = wave.number() * sum[g];
     // a shear along two axes is odd along both
     own[2] *= wave.sign_y;
     own[3] *= wave.sign_z;
     own[4] *= wave.sign_y * wave.sign_z;
-#pragma unroll
-    for (int g = 0; g < GENERATORS; g++) own[g] *= wave.number();
     sum_over_block<BLOCK>(own);
     if (threadIdx.x == 0)
         for (int g = 0; g < GENERATORS; g++)

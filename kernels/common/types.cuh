@@ -23,9 +23,9 @@
 //   FIELDS           whether fields of the sets are computed, or potentials alone
 //   SETS_BOXES, SETS_CHUNK
 //                    boxes of a block of p2m_sets, and parts whose harmonics it holds at a time
-//   WORK_WAVES, WORK_IMAGES, WORK_ORDERS
-//                    wave vectors of a block of lattice_work, how many of them mirror each other,
-//                    and orders that a thread computes together
+//   WORK_WAVES, WORK_IMAGES
+//                    wave vectors of a block of lattice_work, and how many of them mirror each
+//                    other
 //   NEAR             number of boxes in the near stencil
 //   REACH0 ..        largest offset in the near stencil along each axis
 //   HAS_SHARE        whether the results are those of a share of the boxes, see share.cuh

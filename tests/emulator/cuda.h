@@ -211,7 +211,8 @@ inline float rsqrt(float x) {
 inline double rsqrt(double x) {
     return 1 / sqrt(x);
 }
-inline void sincospi(double x, double* s, double* c) {
+template <class Real>
+void sincospi(Real x, Real* s, Real* c) {
     *s = sin(M_PI * x);
     *c = cos(M_PI * x);
 }

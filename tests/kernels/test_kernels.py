@@ -23,6 +23,7 @@ from fmm_openmm.backends.cuda.pipeline.points import build_points
 from fmm_openmm.backends.cuda.pipeline.ranks import LatticeShare, RankSizes, build_rank
 from fmm_openmm.backends.cuda.pipeline.sets import build_sets
 from fmm_openmm.backends.cuda.pipeline.term import Term
+from fmm_openmm.backends.cuda.pipeline.virial import azimuth_program
 from fmm_openmm.backends.cuda.program import WAITING, Device, Interface, Program, Share
 from fmm_openmm.backends.cuda.source import OPTIONS, kernel_files, real_type, source_of
 from fmm_openmm.boundary import Boundary
@@ -117,6 +118,7 @@ class Variant:
             build_groups(self.specification(SKEWED), device, 100),
             build_points(self.specification(SKEWED), device, 1000),
             build(self.specification(SKEWED), device, with_virial=True),
+            azimuth_program(self.order, (8, 6, 4), self.dtype),
             self.rank(device),
             lennard_jones.build(self.sites, device, Interface(self.precision, 100_000)),
             shares.build(Interface(self.precision, 100_000), 64),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fmm_openmm.backends.cuda.pipeline.description import parameter_block
-from fmm_openmm.backends.cuda.pipeline.virial import operator_program, strained
+from fmm_openmm.backends.cuda.pipeline.virial import azimuth_program, operator_program, strained
 from fmm_openmm.backends.cuda.program import SETUP, Device
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.boundary import EMPTY_SPACE
@@ -49,9 +49,13 @@ def check(lattice, width, particles, order, smoothing, minimum_image, dtype, fol
     wanted = Specification(lattice, order, smoothing, charges, pairs, minimum_image, dtype)
     potentials, fields, work = ReferenceStages(wanted).evaluate_with_virial(positions, width)
     stages = EmulatedStages(wanted, folder, device=device, with_virial=True)
+    out = stages.buffers["operator_derivatives"]
+    azimuths = Emulator(azimuth_program(order, out.shape[2:5], dtype), folder)
     derivatives = operator_derivatives(lattice, order) / np.prod(lattice.fft_shape)
-    buffer = stages.buffers["operator_derivatives"]
-    buffer[...] = derivatives[:, :, : buffer.shape[2], : buffer.shape[3]]
+    for rows, derivative in zip(out, derivatives, strict=True):
+        azimuths.buffers["derivative"][...] = derivative[:, : out.shape[2], : out.shape[3]]
+        azimuths.run([SETUP])
+        rows[...] = azimuths.buffers["rows"]
     found = stages.evaluate(positions, width)
     accuracy = 1e-12 if dtype == np.float64 else 2e-5
     for a, b in zip(found, (potentials, fields), strict=True):

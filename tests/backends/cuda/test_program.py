@@ -12,7 +12,7 @@ from fmm_openmm.backends.cuda import program as p
 from fmm_openmm.backends.cuda.abi import MAGIC, VERSION
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.groups import far_shape
-from fmm_openmm.backends.cuda.pipeline.virial import operator_program
+from fmm_openmm.backends.cuda.pipeline.virial import azimuth_program, operator_program
 from fmm_openmm.backends.cuda.serial import serialise
 from fmm_openmm.backends.cuda.source import kernel_files, kernel_folder, source_of
 from fmm_openmm.box import BoxLattice, box_width
@@ -120,6 +120,7 @@ OTHERS = {
         lambda: operator_program(BoxLattice.from_cell(CELL, COUNTS, 2.0), 4, p.Device(132, WHOLE)),
         {"parameters"},
     ),
+    "azimuths": (lambda: azimuth_program(4, (6, 5, 3), np.float64), {"derivative"}),
     "rank": (lambda: of_rank(0), RANK_FILLED),
     "rank, open": (lambda: of_rank(1, (7, 6, 9)), RANK_FILLED | {"grids"}),
     "last rank": (lambda: of_rank(2), RANK_FILLED | {"trace"}),

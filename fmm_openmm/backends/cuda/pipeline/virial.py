@@ -7,7 +7,8 @@ from scipy.linalg import expm
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.p2p import nearest_first
 from fmm_openmm.backends.cuda.pipeline.setup_tables import build_operator, mirrored, stored_shape
-from fmm_openmm.backends.cuda.program import Device, Program
+from fmm_openmm.backends.cuda.program import SETUP, Device, Program, ProgramBuilder
+from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.operators.derivatives import GENERATORS, STEP
 from fmm_openmm.stages import Parts
@@ -15,11 +16,8 @@ from fmm_openmm.stages import Parts
 WORK_SIDE = 3
 """The stream of lattice_work, which needs only the moments."""
 
-WORK_ORDERS = 4
-"""Orders of a degree of the operator for which lattice_work multiplies moments together."""
-
 BLOCK = 256
-"""Threads of a block of lattice_work and of virial."""
+"""Threads of a block of lattice_work, of virial and of azimuths."""
 
 ACCURACY = 1e-15
 """Size of the terms left out of the operators whose differences are taken, relative as in
@@ -28,18 +26,17 @@ ACCURACY = 1e-15
 
 def lattice_work(b: Builder) -> None:
     """The work of the lattice operator, from the spectrum of the moments, concurrent with the
-    convolution. The executor fills "operator_derivatives", (5, terms) for the wave vectors of
-    :func:`stored_shape`."""
+    convolution. The executor fills "operator_derivatives", for each generator the rows of
+    :func:`azimuth_program`."""
     images, shape = 4 if mirrored(b.root) else 1, stored_shape(b.root)
     pairs, size = (b.order + 1) * (b.order + 2) // 2, 2 * b.complex.itemsize
     at_once = next((n for n in (32, 16, 8) if n * pairs * size <= b.device.shared), 4)
     blocks = -(-int(np.prod(shape)) * images // at_once)
-    tasks = (2 * b.order + 1) * (2 * b.order // WORK_ORDERS + 1)
-    share = min(-(-tasks * at_once // BLOCK), max(1, -(-4 * b.device.multiprocessors // blocks)))
+    azimuths = 2 * (b.order + 1)
+    share = min(-(-azimuths * at_once // BLOCK), max(1, -(-4 * b.device.multiprocessors // blocks)))
     b.stage("lattice", "lattice_work", lattice_work=at_once * pairs * size)
-    b.macros(WORK_WAVES=at_once, WORK_IMAGES=images, WORK_ORDERS=WORK_ORDERS)
-    derivatives = len(GENERATORS), (2 * b.order + 1) ** 2, *shape
-    b.buffer("operator_derivatives", derivatives, b.real)
+    b.macros(WORK_WAVES=at_once, WORK_IMAGES=images)
+    b.buffer("operator_derivatives", (len(GENERATORS), rows(b.order), *shape, 2), b.real)
     b.buffer("lattice_work", (blocks * share, len(GENERATORS)), np.float64)
     b.record("moments transformed")
     b.wait("moments transformed", WORK_SIDE)
@@ -48,6 +45,27 @@ def lattice_work(b: Builder) -> None:
         stream=WORK_SIDE,
     )  # fmt: skip
     b.record("lattice worked", WORK_SIDE)
+
+
+def rows(order: int) -> int:
+    """Rows of the derivative of the operator along a generator, see
+    ``kernels/common/azimuths.cuh``."""
+    return (order + 1) * (3 * order + 1)
+
+
+def azimuth_program(order: int, shape: tuple[int, ...], dtype) -> Program:
+    """A program whose set-up takes the derivative of the operator along a generator, for a grid of
+    wave vectors of this shape, from the buffer "derivative" in float64, and leaves it as functions
+    of the azimuth in the buffer "rows"; see ``kernels/setup/azimuths.cu``."""
+    b, waves = ProgramBuilder(), int(np.prod(shape))
+    b.macros(REAL=real_type(dtype), ORDER=order)
+    b.stage(SETUP, "azimuths", azimuths=0)
+    b.buffer("derivative", ((2 * order + 1) ** 2, *shape), np.float64)
+    b.buffer("rows", (rows(order), *shape, 2), dtype)
+    b.launch(
+        "azimuths", (-(-waves // BLOCK), rows(order)), BLOCK, np.int32(waves), "derivative", "rows"
+    )
+    return b.program
 
 
 def virial(b: Builder, parts: Parts[str]) -> None:

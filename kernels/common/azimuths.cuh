@@ -1,0 +1,12 @@
+// The azimuths at which lattice_work multiplies functions of the moments, and the rows of the
+// derivatives of the lattice operator as functions of the azimuth: for each even azimuth those of
+// all degrees L, for each odd one, azimuth + 1, those above ORDER.
+#pragma once
+
+#define AZIMUTHS (2 * (ORDER + 1))  // pi / AZIMUTHS apart
+#define ROWS ((ORDER + 1) * (3 * ORDER + 1))
+
+// The first row of an azimuth.
+__device__ __forceinline__ int first_row(int azimuth) {
+    return azimuth / 2 * (3 * ORDER + 1) + azimuth % 2 * (2 * ORDER + 1);
+}
