@@ -57,10 +57,7 @@ class Description(Stages):
         return sort(self._b, self._pairs, self._minimum_image, self._interface)
 
     def p2m(self, parts):
-        moments = p2m(self._b, parts)
-        if clears_counts_late(self._b, self._interface):
-            clear_counts(self._b)
-        return moments
+        return p2m(self._b, parts)
 
     def m2m(self, parts, moments):
         return m2m(self._b, self._tables) if self._tables else [moments]
@@ -82,6 +79,8 @@ class Description(Stages):
 
     def p2p(self, parts, near, out):
         p2p(self._b, parts, near, out)
+        if clears_counts_late(self._b, self._interface):
+            clear_counts(self._b)
         self._b.wait("near")
 
     def gather(self, parts, out):

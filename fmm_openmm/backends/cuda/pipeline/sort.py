@@ -22,9 +22,12 @@ def clears_counts_late(b: Builder, interface: Interface | None) -> bool:
 
 
 def clear_counts(b: Builder) -> None:
-    """Zero the counts after p2m, which reads them, and before the event "traced"."""
+    """Zero the counts, which p2m has read, before gather, but not before the trace term: in a
+    graph a memset has no priority, and waits until all blocks of p2p have begun."""
     b.wait("sorted", TRACE_SIDE)
     b.memset("count", TRACE_SIDE)
+    b.record("cleared", TRACE_SIDE)
+    b.wait("cleared")
 
 
 def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) -> Parts[str]:
