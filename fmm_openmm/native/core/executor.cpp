@@ -17,6 +17,7 @@ Graph::~Graph() {
 
 Executor::Executor(Host& host, const std::string& bytes) : host(host), program(bytes) {
     try {
+        check(cuCtxGetStreamPriorityRange(nullptr, &highestPriority), "asking for priorities");
         allocate();
         allocateFlags();
         findArrays();
@@ -169,9 +170,9 @@ void Executor::findArrays() {
             arraysFound = host.find(program.buffers[i].name, addresses[i]) && arraysFound;
 }
 
-void Executor::run(const std::string& phase, CUstream stream) {
+void Executor::run(const std::string& phase, CUstream stream, bool urgent) {
     if (!arraysFound) findArrays();
-    queue(program.phase(phase), stream);
+    queue(program.phase(phase), stream, urgent);
 }
 
 void Executor::run(Graph& graph, CUstream stream) {
@@ -214,7 +215,7 @@ void Executor::restore(CUstream stream) {
               "restoring buffers");
 }
 
-void Executor::queue(int phase, CUstream caller) {
+void Executor::queue(int phase, CUstream caller, bool urgent) {
     const Step* previous = nullptr;  // on the caller's stream
     for (const auto& step : program.steps) {
         if (step.phase != phase) continue;
@@ -223,7 +224,8 @@ void Executor::queue(int phase, CUstream caller) {
             case LAUNCH:
                 launch(step, stream,
                        step.stream == 0 && previous && previous->kind == LAUNCH &&
-                           program.kernels[step.kernel].waits);
+                           program.kernels[step.kernel].waits,
+                       urgent);
                 break;
             case MEMSET:
                 check(cuMemsetD8Async(addresses[step.buffer], 0, program.buffers[step.buffer].bytes,
@@ -241,7 +243,7 @@ void Executor::queue(int phase, CUstream caller) {
 }
 
 // An early launch may begin before the previous kernel of the stream has ended.
-void Executor::launch(const Step& step, CUstream stream, bool early) {
+void Executor::launch(const Step& step, CUstream stream, bool early, bool urgent) {
     std::vector<CUdeviceptr> pointers(step.arguments.size());
     std::vector<void*> arguments;
     for (size_t i = 0; i < step.arguments.size(); i++) {
@@ -253,13 +255,18 @@ void Executor::launch(const Step& step, CUstream stream, bool early) {
             arguments.push_back(const_cast<char*>(argument.scalar.data()));
     }
     const auto& kernel = program.kernels[step.kernel];
-    CUlaunchAttribute attribute = {};
+    CUlaunchAttribute attributes[2] = {};
+    int number = 0;
     if (step.cooperative) {
-        attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-        attribute.value.cooperative = 1;
+        attributes[number].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        attributes[number++].value.cooperative = 1;
     } else if (early) {
-        attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attribute.value.programmaticStreamSerializationAllowed = 1;
+        attributes[number].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attributes[number++].value.programmaticStreamSerializationAllowed = 1;
+    }
+    if (urgent) {
+        attributes[number].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+        attributes[number++].value.priority = highestPriority;
     }
     CUlaunchConfig config = {};
     config.gridDimX = step.grid[0];
@@ -269,8 +276,8 @@ void Executor::launch(const Step& step, CUstream stream, bool early) {
     config.blockDimY = config.blockDimZ = 1;
     config.sharedMemBytes = kernel.shared;
     config.hStream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = step.cooperative || early;
+    config.attrs = attributes;
+    config.numAttrs = number;
     const CUresult launched =
         cuLaunchKernelEx(&config, functions[step.kernel], arguments.data(), nullptr);
     if (launched != CUDA_SUCCESS) check(launched, "launching " + kernel.name);

@@ -33,8 +33,9 @@ public:
     ~Executor();
     Executor(const Executor&) = delete;
 
-    // Queue the steps of a phase. No effect if the program has no such phase.
-    void run(const std::string& phase, CUstream stream);
+    // Queue the steps of a phase, with the highest priority instead of the stream's if `urgent`. No
+    // effect if the program has no such phase.
+    void run(const std::string& phase, CUstream stream, bool urgent = false);
 
     void run(Graph& graph, CUstream stream);
 
@@ -65,8 +66,8 @@ private:
     void limitEarlyLaunches();
     void findArrays();
     void capture(Graph& graph, CUstream stream);
-    void queue(int phase, CUstream caller);
-    void launch(const Step& step, CUstream stream, bool early);
+    void queue(int phase, CUstream caller, bool urgent = false);
+    void launch(const Step& step, CUstream stream, bool early, bool urgent);
     void release();
 
     Host& host;
@@ -77,6 +78,7 @@ private:
         int64_t bytes;
     };
 
+    int highestPriority = 0;
     CUdeviceptr memory = 0;
     std::vector<CUdeviceptr> addresses;
     std::vector<SavedBuffer> saved;

@@ -58,6 +58,11 @@ void SiteList::onEachDevice(Act act) {
     }
 }
 
+void SiteList::runOnEachDevice(const std::string& phase) {
+    onEachDevice(
+        [&](Replica& each, CUstream stream) { each.executor->run(phase, stream, urgent); });
+}
+
 SiteList::SiteList(CudaContext& cuda, const Interaction& interaction)
     : cuda(cuda),
       host(cuda),
@@ -159,7 +164,7 @@ void SiteList::upload() {
     });
     uploadTable();
     uploadCell();
-    onEachDevice([](Replica& each, CUstream stream) { each.executor->run(phase::SETUP, stream); });
+    runOnEachDevice(phase::SETUP);
     builds = 0;
 }
 
@@ -250,30 +255,25 @@ void SiteList::prepare() {
         build();
     else if (!std::equal(box, box + 9, before) || (remotes && partsVersion != remotes->version()))
         uploadCell();
-    onEachDevice([](Replica& each, CUstream stream) { each.executor->run(phase::LIST, stream); });
+    runOnEachDevice(phase::LIST);
     if (capacityUnverified && interaction.cutoff > 0) ensureCapacity();
     capacityUnverified = false;
 }
 
 void SiteList::compute(bool forces, bool energy) {
-    onEachDevice([&](Replica& each, CUstream stream) {
-        each.executor->run(!forces ? phase::ENERGY : (energy ? phase::BOTH : phase::FORCES),
-                           stream);
-    });
+    runOnEachDevice(!forces ? phase::ENERGY : (energy ? phase::BOTH : phase::FORCES));
     if (interaction.cutoff > 0) report();
 }
 
 // Waits for the first list and enlarges the capacity until all lists fit.
 void SiteList::ensureCapacity() {
     for (;;) {
-        onEachDevice(
-            [](Replica& each, CUstream stream) { each.executor->run(phase::SEARCH, stream); });
+        runOnEachDevice(phase::SEARCH);
         requestReports();
         readReports();
         if (!tooLong) return;
         grow();
-        onEachDevice(
-            [](Replica& each, CUstream stream) { each.executor->run(phase::LIST, stream); });
+        runOnEachDevice(phase::LIST);
     }
 }
 

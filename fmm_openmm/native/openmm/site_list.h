@@ -56,6 +56,9 @@ public:
     // Use other coefficients.
     void setTable(const Interaction& interaction);
 
+    // Whether kernels have the highest priority instead of that of OpenMM's current stream.
+    void setUrgent(bool value) { urgent = value; }
+
     // Queue on OpenMM's current stream fetching the coordinates of sites, and sorting them if lists
     // are outdated.
     void prepare();
@@ -78,6 +81,7 @@ private:
 
     template <class Act>
     void onEachDevice(Act act);
+    void runOnEachDevice(const std::string& phase);
     void addReplica(RemoteDevice* device);
     void findRemotes();
     void release();
@@ -100,6 +104,7 @@ private:
     CudaHost host;
     Interaction interaction;
     double buffer;  // nm; the list is rebuilt when a site has moved by half of it
+    bool urgent = false;
     double box[9] = {};
     double builtFor[9] = {};         // the box for which the program was built
     int entries = 0, masked = 0;     // maximum lengths of lists so far

@@ -18,8 +18,9 @@ namespace fmm {
 static const int DELAY_AFTER = 200, MAX_DELAYS = 50;
 
 // Number of pairs within the cutoff per particle of the System, each pair counted twice, from which
-// OpenMM's bonded forces are computed concurrently with the pairs. About 800 with CHARMM36; 150
-// with Amber lipids, where concurrent bonded forces slow down the FMM.
+// pairs take long. Then OpenMM's bonded forces are computed concurrently with them; otherwise pairs
+// precede the FMM, and bonded forces follow while that is still computed. About 800 with CHARMM36,
+// 150 with Amber lipids.
 static const double MANY_PAIRS = 400;
 
 // Resets the number of delays after a reordering.
@@ -107,6 +108,7 @@ double SitePairs::execute(bool forces, bool energy) {
     delayReordering();
     const bool isPending = CoulombKernel::beginIn(cuda);
     if (engine) {
+        engine->setUrgent(isPending && !hasManyPairs());
         engine->prepare();
         const bool concurrent = runsConcurrently(energy, isPending);
         if (concurrent) side->mark();
@@ -119,16 +121,19 @@ double SitePairs::execute(bool forces, bool energy) {
     return dispersion / (a[0] * b[1] * c[2]);
 }
 
+bool SitePairs::hasManyPairs() const {
+    if (!sites.periodic) return false;
+    Vec3 a, b, c;
+    cuda.getPeriodicBoxVectors(a, b, c);
+    const double number = sites.slot.size(), sphere = 4 * M_PI / 3 * std::pow(sites.cutoff, 3);
+    return number * number * sphere >= MANY_PAIRS * cuda.getNumAtoms() * a[0] * b[1] * c[2];
+}
+
 // OpenMM computes bonded forces last, when nothing else runs on the device. They are bound by
 // memory latency and take little longer concurrently with pairs. They must not run concurrently if
 // the energy is computed, to which they add without atomics.
 bool SitePairs::runsConcurrently(bool energy, bool isPending) {
-    if (energy || !sites.periodic || !isPending) return false;
-    Vec3 a, b, c;
-    cuda.getPeriodicBoxVectors(a, b, c);
-    const double number = sites.slot.size(), sphere = 4 * M_PI / 3 * std::pow(sites.cutoff, 3);
-    if (number * number * sphere < MANY_PAIRS * cuda.getNumAtoms() * a[0] * b[1] * c[2])
-        return false;
+    if (energy || !isPending || !hasManyPairs()) return false;
     for (auto* force : cuda.getForceInfos())
         if (!dynamic_cast<Identities*>(force) && force->getNumParticleGroups() > 0) return true;
     return false;

@@ -41,6 +41,7 @@ private:
     class Begin;
     class End;
 
+    bool hasManyPairs() const;
     bool runsConcurrently(bool energy, bool isPending);
     void abandonPending();
     void delayReordering();
