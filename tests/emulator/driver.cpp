@@ -27,6 +27,7 @@ std::map<std::string, CUdeviceptr> arrays;
 std::string fault;
 Works* captured = nullptr;
 int dummy;
+const int HIGHEST_PRIORITY = -2;
 
 CUresult queue(const Work& work) {
     if (captured)
@@ -51,6 +52,7 @@ CUresult copy(void* to, const void* from, size_t bytes) {
 extern "C" {
 int compile_ms = 0;  // how long a compilation takes
 int reports = 0;     // how many were reported
+int urgent = 0;      // kernels launched with the highest priority
 }
 
 namespace {
@@ -120,7 +122,7 @@ CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunc
 }
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
     *least = 0;
-    *greatest = -2;
+    *greatest = HIGHEST_PRIORITY;
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned, int) {
@@ -175,6 +177,9 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule, const char*
 CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function,
                                   void** arguments, void**) {
     const Entry& entry = *reinterpret_cast<Entry*>(function);
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        urgent += config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PRIORITY &&
+                  config->attrs[i].value.priority == HIGHEST_PRIORITY;
     std::vector<std::string> values;
     for (size_t i = 0; i < entry.sizes.size(); i++)
         values.emplace_back((const char*)arguments[i], entry.sizes[i]);
@@ -222,8 +227,8 @@ const char* start(fmm::Executor** executor, const char* program, int64_t bytes) 
     return message_of([=] { *executor = new fmm::Executor(host, {program, (size_t)bytes}); });
 }
 
-const char* run(fmm::Executor* executor, const char* phase) {
-    return message_of([=] { executor->run(phase, nullptr); });
+const char* run(fmm::Executor* executor, const char* phase, int urgent) {
+    return message_of([=] { executor->run(phase, nullptr, urgent); });
 }
 
 const char* replay(fmm::Executor* executor, fmm::Graph* graph) {

@@ -68,8 +68,8 @@ class Executor:
     def _check(self, fault: bytes) -> None:
         assert not fault, fault.decode()
 
-    def run(self, phase: str) -> None:
-        self._check(self._driver.run(self._executor, phase.encode()))
+    def run(self, phase: str, is_urgent: bool = False) -> None:
+        self._check(self._driver.run(self._executor, phase.encode(), is_urgent))
 
     def evaluate(self) -> None:
         self.run(Phase.AHEAD)
@@ -104,7 +104,8 @@ class Executor:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_open", [False, True], ids=["periodic", "open"])
 def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
-    """Bit for bit, with a graph that is captured once; and it returns to the shape of a cell."""
+    """Bit for bit, with a graph that is captured once; and it returns to the shape of a cell.
+    Kernels have the highest priority where that is requested, and only there."""
     rng, n, width = np.random.default_rng(3), 60, 0.9
     span = np.array([4, 5, 3])
     cells = [np.diag(span).astype(float), np.diag(span * [1.01, 1.0, 0.99])]
@@ -127,7 +128,10 @@ def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
     expected = {name: arrays[name].copy() for name in ("force_buffer", "sums", "potentials")}
     assert np.abs(expected["force_buffer"]).max() > 0
 
-    compilation, reports = (ctypes.c_int.in_dll(driver, name) for name in ("compile_ms", "reports"))
+    compilation, reports, urgent = (
+        ctypes.c_int.in_dll(driver, name) for name in ("compile_ms", "reports", "urgent")
+    )
+    urgent.value = 0
     compilation.value, reports.value = (1200 if is_open else 0), 0
     executor = Executor(driver, stages)
     assert reports.value == is_open  # only a compilation that takes more than a second
@@ -136,7 +140,8 @@ def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
         block = parameter_block(lattices[shape], width)
         assert executor.upload("parameters", block) == b""
         if len(forces) == 0:
-            executor.run(Phase.SETUP)
+            executor.run(Phase.SETUP, is_urgent=True)
+            launches = urgent.value
         elif shape == 1:
             executor.keep()
             executor.run(Phase.SETUP)
@@ -145,6 +150,7 @@ def test_the_executor_does_what_the_emulator_does(driver, folder, is_open):
         executor.evaluate()
         forces.append((shape, arrays["force_buffer"].copy()))
         assert not is_open or not executor.take_flag("outside")
+    assert urgent.value == launches and (launches > 0 or is_open)
     for shape, found in forces:
         assert np.array_equal(found, expected["force_buffer"]) == (shape == 0 or is_open)
     for name in ("sums", "potentials"):

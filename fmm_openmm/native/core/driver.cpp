@@ -11,10 +11,15 @@ void check(CUresult result, const std::string& action) {
     throw Failure(action + ": " + (text ? text : "CUDA error " + std::to_string(result)));
 }
 
+Priorities streamPriorities() {
+    Priorities found;
+    check(cuCtxGetStreamPriorityRange(&found.lowest, &found.highest), "asking for priorities");
+    return found;
+}
+
 CUstream makeStream(bool background, unsigned flags) {
-    int lowest, highest;
+    const auto [lowest, highest] = streamPriorities();
     CUstream stream;
-    check(cuCtxGetStreamPriorityRange(&lowest, &highest), "making a stream");
     check(cuStreamCreateWithPriority(&stream, flags, std::min(lowest, highest + background)),
           "making a stream");
     return stream;

@@ -16,6 +16,12 @@ public:
 // Throws Failure, with `action` and the driver's message, unless the result is CUDA_SUCCESS.
 void check(CUresult result, const std::string& action);
 
+// Numerically, the lowest priority of a stream is the largest number.
+struct Priorities {
+    int lowest, highest;
+};
+Priorities streamPriorities();
+
 // Makes a stream of the highest priority, or one step below it if `background`. The far field is a
 // chain of small kernels with the highest priority, the near field runs in the background, and both
 // precede the large nonbonded kernel that runs concurrently.

@@ -15,9 +15,9 @@ Graph::~Graph() {
     if (executable) cuGraphExecDestroy(executable);
 }
 
-Executor::Executor(Host& host, const std::string& bytes) : host(host), program(bytes) {
+Executor::Executor(Host& host, const std::string& bytes)
+    : host(host), program(bytes), highestPriority(streamPriorities().highest) {
     try {
-        check(cuCtxGetStreamPriorityRange(nullptr, &highestPriority), "asking for priorities");
         allocate();
         allocateFlags();
         findArrays();

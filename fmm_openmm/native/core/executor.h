@@ -78,7 +78,7 @@ private:
         int64_t bytes;
     };
 
-    int highestPriority = 0;
+    const int highestPriority;
     CUdeviceptr memory = 0;
     std::vector<CUdeviceptr> addresses;
     std::vector<SavedBuffer> saved;
