@@ -1,8 +1,8 @@
 """Evaluations on the GPU through CuPy. All work of one is queued without waiting for the device."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import cupy
@@ -223,13 +223,12 @@ class CudaEvaluator(Evaluator):
             self._place, self._block = place, parameter_block(self.lattice, width, origin)
         return self._block
 
-    @contextmanager
-    def on_device(self) -> Iterator[None]:
-        """The evaluator's device is the current one, and its current stream waits for what an
+    def on_device(self) -> AbstractContextManager:
+        """The evaluator's device, to be made the current one; its current stream waits for what an
         earlier caller queued on another: the buffers are the same."""
         with self._device:
             self._follow()
-            yield
+        return self._device
 
     def _follow(self):
         caller = cupy.cuda.get_current_stream()
