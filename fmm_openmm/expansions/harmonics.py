@@ -149,26 +149,28 @@ def coupling(order: int) -> tuple[np.ndarray, np.ndarray]:
             order.
         weight: shape ``(n, n, 2)`` float64, 0 where there is no second entry. Symmetric in a and b.
     """
-    n = term_count(order)
-    index, weight = np.zeros((n, n, 2), np.int32), np.zeros((n, n, 2))
-    orders = [(l, m) for l in range(order + 1) for m in range(-l, l + 1)]
-    for a, (l, m) in enumerate(orders):
-        for b, (j, k) in enumerate(orders):
-            target_imaginary, source_imaginary = m < 0, k < 0
-            mu, nu = abs(m), abs(k)
-            # L_lm = sum_jk T_l+j,m+k M_jk with M_jk = Re - i Im of the moments above and M_j,-k =
-            # (-1)^k conj(M_jk)
-            part = target_imaginary != source_imaginary
-            entries: dict[int, float] = {}
-            for signed, conjugate in ((nu, -1.0), (-nu, 1.0)) if nu else ((0, 0.0),):
-                found = _component(l + j, mu + signed, part)
-                if not found:
-                    continue
-                factor = found[0] * ((-1.0) ** nu if signed < 0 else 1.0)
-                # times i * conjugate: Re (i c T) = -c Im T, Im (i c T) = c Re T
-                if source_imaginary:
-                    factor *= conjugate * (1.0 if target_imaginary else -1.0)
-                entries[found[1]] = entries.get(found[1], 0.0) + factor * (2.0 if mu else 1.0)
-            for i, (t, w) in enumerate(sorted(entries.items())):
-                index[a, b, i], weight[a, b, i] = t, w
+    degree = degrees(order)
+    number = np.arange(len(degree)) - degree * (degree + 1)  # -m of the imaginary part of m
+    l, m = degree[:, None, None], number[:, None, None]
+    j, k = degree[:, None], number[:, None]
+    # L_lm = sum_jk T_l+j,m+k M_jk with M_jk = Re - i Im of the moments above and M_j,-k = (-1)^k
+    # conj(M_jk): entries of k and of -k, which are one if k is 0
+    signs = np.array([1, -1])
+    found = abs(m) + signs * abs(k)
+    imaginary = (m < 0) != (k < 0)
+    exists = ((signs > 0) | (k != 0)) & ~(imaginary & (found == 0))
+    # T_l,-m = (-1)^m conj(T_lm)
+    weight = np.where(found < 0, (-1.0) ** found * np.where(imaginary, -1.0, 1.0), 1.0)
+    weight *= np.where(signs < 0, (-1.0) ** k, 1.0) * np.where(m == 0, 1.0, 2.0)
+    # times -i or i: Re (i c T) = -c Im T, Im (i c T) = c Re T
+    weight *= np.where(k < 0, np.where(m < 0, -1.0, 1.0) * signs, 1.0)
+    index = (l + j) * (l + j + 1) + np.where(imaginary, -1, 1) * abs(found)
+    both = exists.all(-1) & (index[..., 0] == index[..., 1])
+    weight[both, 0] += weight[both, 1]
+    exists[both, 1] = False
+    first = np.argsort(np.where(exists, index, np.iinfo(index.dtype).max), axis=-1, kind="stable")
+    index, weight = (
+        np.take_along_axis(np.where(exists, values, 0), first, -1) for values in (index, weight)
+    )
+    index = index.astype(np.int32)
     return index, weight
