@@ -15,7 +15,6 @@ import numpy as np
 from openmm import app, unit
 
 from fmm_openmm.convert.cells import cell_from_lengths, is_no_cell, standard_orientation
-from fmm_openmm.convert.dcd import DcdFile
 from fmm_openmm.convert.packages import NM_PER_ANGSTROM, require
 
 CHUNK = 16
@@ -24,8 +23,7 @@ CHUNK = 16
 IDENTITY = np.eye(3).tolist()
 
 STRUCTURES = {".pdb": app.PDBFile, ".ent": app.PDBFile, ".cif": app.PDBxFile, ".pdbx": app.PDBxFile}
-"""Readers of files whose frames are models, by ending; MDTraj reads those that neither they nor
-:class:`fmm_openmm.convert.dcd.DcdFile` read."""
+"""Readers of files whose frames are models, by ending; MDTraj reads the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +74,7 @@ def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> I
     """The frames of a trajectory.
 
     Args:
-        source: the path of a file (DCD; XTC, NetCDF and whatever else MDTraj reads without a
+        source: the path of a file (DCD, XTC, NetCDF and whatever else MDTraj reads without a
             topology; PDB or mmCIF with a model a frame), an ``mdtraj.Trajectory``, a Universe, an
             AtomGroup or a reader of MDAnalysis, an ``openmm.app.PDBFile`` or ``PDBxFile``; or an
             iterable of frames: positions, pairs of positions and box vectors, :class:`Frame`,
@@ -184,10 +182,6 @@ def _of_file(path: Path, particles: int | None, stride: int) -> Iterator[Frame]:
         return
     if not path.is_file():
         raise FileNotFoundError(2, "no such file", str(path))
-    dcd = DcdFile.open(path) if path.suffix.lower() == ".dcd" else None
-    if dcd and dcd.particles == (particles or dcd.particles):
-        yield from _of_dcd(dcd, stride)
-        return
     mdtraj = require("mdtraj", "mdtraj")
     chunks = None
     while True:
@@ -205,15 +199,6 @@ def _of_file(path: Path, particles: int | None, stride: int) -> Iterator[Frame]:
         if chunk is None:
             return
         yield from _of_mdtraj(chunk, f"box of {path}")
-
-
-def _of_dcd(file: DcdFile, stride: int) -> Iterator[Frame]:
-    try:
-        for positions, cell, time in file.read(stride):
-            vectors = None if cell is None else _cell(*cell)
-            yield Frame.from_cell(positions, vectors, time, f"box of {file.path}")
-    except ValueError as error:
-        raise ValueError(f"cannot read {file.path}: {error}") from error
 
 
 def _count_particles(mdtraj, path: Path) -> int:

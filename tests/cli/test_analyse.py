@@ -75,13 +75,12 @@ def test_analyse_with_workers(succeed, trajectories):
 def test_analyse_that_fails_keeps_what_it_has(fail, succeed, trajectories):
     mdtraj = pytest.importorskip("mdtraj")
     trajectory = mdtraj.load("run.dcd", top="water.pdb")
-    trajectory.save("good.dcd")
     trajectory.xyz[2, 0, 0] = np.nan
     trajectory.save("bad.dcd")
     argv = ("--tolerance", "1e-5", "--backend", "cpu", "--potentials", "-o", "two.npz")
     text = fail("analyse", "system.xml", "bad.dcd", *argv)
     assert "frame 2 (ValueError: `positions`" in text and "2 frames are done, in two.npz" in text
-    succeed("analyse", "system.xml", "good.dcd", *argv[:4], "-o", "all.npz")
+    succeed("analyse", "system.xml", "run.dcd", *argv[:4], "-o", "all.npz")
     found, expected = np.load("two.npz"), np.load("all.npz")
     assert found["frames"].tolist() == [0, 1] and found["potentials"].shape == (2, 768)
     for name in "times", "energies":
