@@ -46,7 +46,7 @@ def children(array: np.ndarray, counts: np.ndarray, parity: np.ndarray) -> np.nd
 def is_nested(lattice: BoxLattice) -> bool:
     """Whether near boxes always have near parents; otherwise levels would count some boxes
     twice."""
-    return all(lattice.is_near((parity + lattice.near) // 2).all() for parity in PARITIES)
+    return bool(lattice.is_near((PARITIES[:, None] + lattice.near) // 2).all())
 
 
 @dataclass(frozen=True, eq=False)

@@ -115,7 +115,8 @@ def cover(
 
     def covering(precision: str) -> tuple[float, FMMParameters, float]:
         model = cost.double or cost if precision == "double" else cost
-        seconds, found = search(replace(request, precision=precision), grids, load, model)[0]
+        best = search(replace(request, precision=precision), grids, load, model)[0]
+        seconds, found = best.seconds, best.parameters
         if precision == "double":
             return seconds, found, 0.0
         rounding = _rounding(by_root[found.grid], radius, found.smoothing, load.net, cost.examined)

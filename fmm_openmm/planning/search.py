@@ -8,6 +8,7 @@ model describes the backend, its times and its rounding.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -86,7 +87,7 @@ def candidates(
     promises of :meth:`Request.promises_kept`, or as many as any candidate keeps. If no estimated
     error satisfies the request, the list holds the most accurate parameters, with a warning.
     """
-    found = [chosen for _, chosen in ranked(request, cell, load, cost)]
+    found = [candidate.parameters for candidate in ranked(request, cell, load, cost)]
     _warn_if_missed(request, found[0], load)
     return found
 
@@ -99,8 +100,8 @@ def _warn_if_missed(request: Request, chosen: FMMParameters, load: Load) -> None
 def cheapest(
     request: Request, cell: np.ndarray, load: Load, cost: CostModel
 ) -> tuple[float, FMMParameters]:
-    """The first of :func:`ranked`. Solvers of the same system, as those of replicas and of copies
-    of a force, search for it once."""
+    """Seconds and parameters of the first of :func:`ranked`. Solvers of the same system, as those
+    of replicas and of copies of a force, search for it once."""
     if request.grid is not None:  # a list may stand for it, which has no hash
         grid = counts_matrix(request.grid).tolist()
         request = replace(request, grid=tuple(map(tuple, grid)))
@@ -111,12 +112,11 @@ def cheapest(
 def _kept_cheapest(
     request: Request, cell: bytes, load: Load, cost: CostModel
 ) -> tuple[float, FMMParameters]:
-    return ranked(request, np.frombuffer(cell).reshape(3, 3), load, cost)[0]
+    first = ranked(request, np.frombuffer(cell).reshape(3, 3), load, cost)[0]
+    return first.seconds, first.parameters
 
 
-def ranked(
-    request: Request, cell: np.ndarray, load: Load, cost: CostModel
-) -> list[tuple[float, FMMParameters]]:
+def ranked(request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> list["Candidate"]:
     """:func:`candidates` with the seconds of the cost model."""
     precision = request.resolve_precision(load.ionic, cost.rounding, cost.examined)
     if precision == "double":
@@ -154,9 +154,9 @@ class Grid:
 
 def search(
     request: Request, grids: Iterable[Grid], load: Load, cost: CostModel
-) -> list[tuple[float, FMMParameters]]:
-    """The candidates on the given grids with their seconds, cheapest first, as :func:`ranked` gives
-    them for all grids; the precision of the request must be resolved."""
+) -> list["Candidate"]:
+    """The candidates on the given grids, cheapest first, as :func:`ranked` gives them for all
+    grids; the precision of the request must be resolved."""
     noise = np.array([_noise(request, smoothing, load, cost) for smoothing in request.smoothings])
     reachable = noise.min()
     if reachable > request.rounding_tolerance:
@@ -180,7 +180,7 @@ def search(
     for promises in (3, 2, 1):
         found = [each for trial in trials for each in trial.lowest_orders(promises)]
         if found:
-            return sorted(found, key=lambda each: each[0])
+            return sorted(found, key=lambda candidate: candidate.seconds)
     return [min(trials, key=lambda trial: trial.expected.min()).most_accurate()]
 
 
@@ -212,6 +212,7 @@ class Trial:
         longest = int(ORDER_LIMIT[0] + ORDER_LIMIT[1] * lattice.near_radius)
         self.orders = np.arange(1, longest + 1) if request.order is None else np.r_[request.order]
         self._widths = np.array(request.smoothings)[:, None]
+        self._filled = load.particles / (grid.per_box * lattice.size)
         distances = far_distances(lattice)
         by_level = [
             estimate_error(
@@ -232,41 +233,64 @@ class Trial:
         self._errors = add_rounding(self.truncation, self.largest, noise[:, None])
         self.expected = request.in_norm(*self._errors)
 
-    def lowest_orders(self, promises: int) -> Iterator[tuple[float, FMMParameters]]:
-        """Seconds and parameters of the lowest order that keeps a number of promises, for every
-        smoothing that has one."""
+    def lowest_orders(self, promises: int) -> Iterator["Candidate"]:
+        """The lowest order that keeps a number of promises, for every smoothing that has one."""
         kept = promises <= self._request.promises_kept(
             self._widths, self.expected, self.truncation, self._in_large_system
         )
         for row in np.flatnonzero(kept.any(1)):
             yield self._at(row, kept[row].argmax())
 
-    def most_accurate(self) -> tuple[float, FMMParameters]:
-        """Seconds and parameters with the smallest expected error."""
+    def most_accurate(self) -> "Candidate":
+        """The candidate with the smallest expected error."""
         return self._at(*np.unravel_index(self.expected.argmin(), self.expected.shape))
 
-    def _at(self, row, column) -> tuple[float, FMMParameters]:
-        request, grid, lattice, load = self._request, self._grid, self._lattice, self._load
-        order, smoothing = int(self.orders[column]), request.smoothings[row]
-        error, largest = (float(errors[row, column]) for errors in self._errors)
-        levels = request.levels or 0
-        parts = load.particles * (1.0 + 2.0 * smoothing) ** 3
-        filled = load.particles / (grid.per_box * lattice.size)
+    def _at(self, row, column) -> "Candidate":
+        lattice, smoothing = self._lattice, self._request.smoothings[row]
         seconds = self._cost(
-            parts, filled, lattice.size, lattice.neighbours, order, levels, lattice.in_rows
+            self._load.particles * (1.0 + 2.0 * smoothing) ** 3,
+            self._filled,
+            lattice.size,
+            lattice.neighbours,
+            int(self.orders[column]),
+            self._request.levels or 0,
+            lattice.in_rows,
         )
-        chosen = FMMParameters(
+        return Candidate(seconds, self, row, column)
+
+    def parameters(self, row, column) -> FMMParameters:
+        """The parameters with a smoothing and an order."""
+        request, order = self._request, int(self.orders[column])
+        error, largest = (float(errors[row, column]) for errors in self._errors)
+        return FMMParameters(
             order,
-            lattice.near_radius,
-            tuple(map(tuple, grid.counts.tolist())),
-            smoothing,
-            levels,
+            self._lattice.near_radius,
+            tuple(map(tuple, self._grid.counts.tolist())),
+            request.smoothings[row],
+            request.levels or 0,
             request.precision,
             error,
             request.operator(order, self._cost),
             largest,
         )
-        return seconds, chosen
+
+
+class Candidate(NamedTuple):
+    """A smoothing and an order of a trial.
+
+    Attributes:
+        seconds: of the cost model.
+        row, column: of the arrays of the trial.
+    """
+
+    seconds: float
+    trial: Trial
+    row: int
+    column: int
+
+    @property
+    def parameters(self) -> FMMParameters:
+        return self.trial.parameters(self.row, self.column)
 
 
 def _noise(request: Request, smoothing: float, load: Load, cost: CostModel) -> float:
