@@ -87,17 +87,17 @@ def regular(x: np.ndarray, order: int) -> np.ndarray:
     x, y, z = np.moveaxis(x, -1, 0)
     r2 = x * x + y * y + z * z
     out[0] = 1.0
-    for m in range(1, order + 1):
-        c, s = out[term(m - 1, m - 1)], out[term(m - 1, 1 - m)] if m > 1 else 0.0
-        out[term(m, m)] = (x * c - y * s) / (2 * m)
-        out[term(m, -m)] = (x * s + y * c) / (2 * m)
-    for m in range(-order, order + 1):
-        k = abs(m)
-        for l in range(k + 1, order + 1):
-            out[term(l, m)] = (2 * l - 1) * z * out[term(l - 1, m)]
-            if l >= k + 2:
-                out[term(l, m)] -= r2 * out[term(l - 2, m)]
-            out[term(l, m)] /= (l + k) * (l - k)
+    for l in range(1, order + 1):
+        of_degree, before = out[l * l : (l + 1) ** 2], out[(l - 1) ** 2 : l * l]
+        c, s = before[-1], before[0] if l > 1 else 0.0
+        of_degree[-1] = (x * c - y * s) / (2 * l)
+        of_degree[0] = (x * s + y * c) / (2 * l)
+        inner = of_degree[1:-1]  # orders 1 - l to l - 1
+        np.multiply((2 * l - 1) * z, before, out=inner)
+        if l > 1:
+            inner[1:-1] -= r2 * out[(l - 2) ** 2 : (l - 1) ** 2]
+        m = np.arange(1 - l, l).reshape(-1, *[1] * x.ndim)
+        inner /= ((l + m) * (l - m)).astype(out.dtype)
     return out
 
 
