@@ -2,6 +2,7 @@
 what happens where memory does not suffice."""
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -257,8 +258,7 @@ class Evaluation:
         chosen = self._for_virial
         if chosen is not self:
             return like(chosen.with_virial(to_host(positions), cell), positions)
-        result = self._retried(lambda: self._evaluated(positions, cell, virial=True))
-        return replace(like(result, positions), volume=volume(cell))
+        return like(self._retried(lambda: self._evaluated(positions, cell, virial=True)), positions)
 
     @property
     def _for_virial(self) -> "Evaluation":
@@ -553,20 +553,24 @@ class Evaluation:
         """The evaluator and the result on the device, with boxes that cover the particles."""
         plan = self.planner.reuse(cell)
         if plan and plan.choice in self.evaluators:
-            found = self._computed(positions, plan, virial)
+            found = self._computed(positions, plan, cell, virial)
             if np.isfinite(to_host(found[1].energy)).all():  # else particles have left the boxes
                 return found
         if self.planner.problem.uses_region:
             check_extent(positions, self._count)
-        return self._computed(positions, self.planner.plan(positions, cell), virial)
+        return self._computed(positions, self.planner.plan(positions, cell), cell, virial)
 
-    def _computed(self, positions, plan: Plan, virial: bool) -> tuple[Any, CoulombResult]:
+    def _computed(
+        self, positions, plan: Plan, cell: np.ndarray, virial: bool
+    ) -> tuple[Any, CoulombResult]:
         """The evaluator and the result of a plan, on the device; NaN if a particle lies outside of
         a region."""
         boxes, evaluator = plan.boxes, self._evaluator_for(plan)
         if virial:
             evaluator = evaluator.with_virial
         found = evaluator.compute(positions, boxes.width, boxes.origin)
+        if virial:
+            found = *found, volume(cell)
         return evaluator, CoulombResult(*found)
 
     def _forget_forces(self) -> None:
@@ -737,5 +741,5 @@ def shallow_copy(instance: T) -> T:
 
 def volume(cell: np.ndarray) -> float | None:
     """Volume of a cell, nm^3; None unless it is periodic along all directions."""
-    found = float(np.prod(np.diag(cell)))
-    return found if np.isfinite(found) else None
+    found = float(cell[0, 0] * cell[1, 1] * cell[2, 2])
+    return found if math.isfinite(found) else None

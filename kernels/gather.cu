@@ -12,10 +12,27 @@
 // from which the host tells whether the parameters suit the forces. These two are sums over
 // particles of which the device computes all results.
 //
+// With VIRIAL, gather also sums the virial, minus the derivative of the energy U with respect to a
+// strain of positions and cell,
+//
+//     W = k_e / width * traceless( sum q x (x) E  -  lattice work / 2  +  near work / 2 )  +  U /
+//     3,
+//
+// with the sum over the parts, charge q, place x in the box and far field E, see HostStages of
+// fmm_openmm/stages.py. The traceless matrix follows from its products with five generators of
+// strain.
+//
 // Sums are in float64 in a fixed order. Bound by memory.
 #include "common/fixed_point.cuh"
 #include "common/grid_sums.cuh"
 #include "common/part_results.cuh"
+#if VIRIAL
+#include "common/generators.cuh"
+#include "common/p2p_work.cuh"
+#define SUMS (3 + GENERATORS)
+#else
+#define SUMS 3
+#endif
 
 #define BLOCK 256
 
@@ -31,21 +48,71 @@ __device__ __forceinline__ void set_terms(double* sums /* [3] */, real q, const 
     sums[2] = sums[1] * double(sqrt(square));
 }
 
+#if VIRIAL
+// Adds the products of places and far fields of the parts of a particle.
+__device__ __forceinline__ void add_strain(double (&sum)[GENERATORS], int i,
+                                           const PartResults& parts, const real4* __restrict__ xq) {
+    for_each_corner(parts.located[i], [&](int corner) {
+        const int k = parts.place[entry_of(8 * i + corner, parts.n)];
+        const real4 x = xq[k], e = parts.far[k];
+        const double q = x.w;
+        add_elements(sum, q, x.x * e.y, x.y * e.z, x.z * e.w, x.y * e.y, x.z * e.y, x.z * e.z);
+    });
+}
+
+// Adds the works that a thread of the grid takes.
+__device__ __forceinline__ void add_works(double (&sum)[GENERATORS], int lattice_works,
+                                          const double* __restrict__ lattice_work,
+                                          const int* __restrict__ start,
+                                          const real* __restrict__ near_work) {
+    const int thread = blockIdx.x * BLOCK + threadIdx.x, threads = gridDim.x * BLOCK;
+    for (int k = thread; k < lattice_works; k += threads)
+        for (int g = 0; g < GENERATORS; g++) sum[g] -= 0.5 * lattice_work[k * GENERATORS + g];
+    for (int k = thread; k < 2 * BOXES; k += threads) {
+        if (start[k / 2] == start[k / 2 + 1]) continue;
+        const real* w = near_work + k * WORK_SUMS;
+        add_elements(sum, 0.5, w[0], w[1], w[2], w[3], w[4], w[5]);
+    }
+}
+
+__device__ __forceinline__ void write_virial(const double* sum, double energy, double scale,
+                                             double* __restrict__ virial) {
+    const double xx = scale * (2 * sum[0] + sum[1]) / 3, zz = -scale * (sum[0] + 2 * sum[1]) / 3;
+    virial[0] = energy / 3 + xx;
+    virial[4] = energy / 3 - xx - zz;
+    virial[8] = energy / 3 + zz;
+    virial[1] = virial[3] = scale * sum[2];
+    virial[2] = virial[6] = scale * sum[3];
+    virial[5] = virial[7] = scale * sum[4];
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(BLOCK)
     gather(int n, const Located* __restrict__ located, const real4* __restrict__ fraction,
            const int* __restrict__ place, const real4* __restrict__ far,
            const real4* __restrict__ near, const Parameters* __restrict__ parameters,
            const real* __restrict__ charges, real* __restrict__ potentials /* (n) */,
-           double* partial /* (blocks, 3) */, int* ticket /* zeroed */,
+           double* partial /* (blocks, SUMS) */, int* ticket /* zeroed */,
            double* __restrict__ energy /* (1) */,
            double* __restrict__ force_sums /* (2), in the CPU's memory */,
            real* __restrict__ fields /* (n, 3) */, real* __restrict__ forces /* (n, 3) */,
+#if VIRIAL
+           const real4* __restrict__ xq /* (parts) */, int lattice_works,
+           const double* __restrict__ lattice_work /* (.., GENERATORS) */,
+           const real* __restrict__ near_work /* (BOXES, 2, WORK_SUMS), of boxes with parts */,
+           double* __restrict__ virial /* (3, 3) kJ/mol */,
+#endif
            const int* __restrict__ start, const Share* __restrict__ share) {
     const int i = blockIdx.x * BLOCK + threadIdx.x;
-    double own[3] = {0, 0, 0};
+    double own[SUMS] = {};
+#if VIRIAL
+    double strain[GENERATORS] = {};
+    add_works(strain, lattice_works, lattice_work, start, near_work);
+#endif
     if (i < n) {
-        const Result found = result_of(
-            i, results_of_parts(n, located, fraction, place, far, near, parameters, start, share));
+        const PartResults parts =
+            results_of_parts(n, located, fraction, place, far, near, parameters, start, share);
+        const Result found = result_of(i, parts);
         const real4 result = found.sum;
         const real q = charges[i];
         potentials[i] = result.x;
@@ -56,10 +123,19 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
         forces[3 * i + 1] = q * result.z;
         forces[3 * i + 2] = q * result.w;
         set_terms(own, q, found, parameters);
+#if VIRIAL
+        add_strain(strain, i, parts, xq);
+#endif
     }
+#if VIRIAL
+    for (int g = 0; g < GENERATORS; g++) own[3 + g] = strain[g];
+#endif
     if (!sum_over_grid<BLOCK>(own, partial, ticket)) return;
     *energy = own[0];
     for (int s = 0; s < 2; s++) force_sums[s] = own[s + 1];
+#if VIRIAL
+    write_virial(own + 3, own[0], parameters->potential, virial);
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)

@@ -29,11 +29,11 @@
 // and azimuths are real, over wave vectors float64, with a partial sum for each block. Bound by
 // instruction issue, for large grids by reading DE and DO.
 #include "common/azimuths.cuh"
+#include "common/generators.cuh"
 #include "common/grid_sums.cuh"
 #include "common/types.cuh"
 
 #define BLOCK 256
-#define GENERATORS 5
 #define WAVES (D0 * D1 * H2)  // of the half grid
 #define STORED (WORK_IMAGES == 1 ? WAVES : H0 * H1 * H2)
 #define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
@@ -41,8 +41,10 @@
 #define H1 (D1 / 2 + 1)
 #define H2 (D2 / 2 + 1)
 
-__device__ __forceinline__ real dot(const real2& a, const real2& b) {
-    return a.x * b.x + a.y * b.y;
+// Adds a b in two multiply-adds.
+__device__ __forceinline__ void add_dot(real& sum, const real2& a, const real2& b) {
+    sum += a.x * b.x;
+    sum += a.y * b.y;
 }
 
 // i^power z
@@ -131,11 +133,11 @@ struct Functions {
                 if (m == 0) {
                     even[l] = {z.x, z.y};
                 } else if (m % 2 == 0) {
-                    even[l].x += c * z.x + s * z.z;
-                    even[l].y += c * z.y + s * z.w;
+                    add_dot(even[l].x, {c, s}, {z.x, z.z});
+                    add_dot(even[l].y, {c, s}, {z.y, z.w});
                 } else {
-                    odd[l].x += s * z.x - c * z.z;
-                    odd[l].y += s * z.y - c * z.w;
+                    add_dot(odd[l].x, {s, -c}, {z.x, z.z});
+                    add_dot(odd[l].y, {s, -c}, {z.y, z.w});
                 }
             }
             const real next = c * cosine - s * sine;
@@ -153,13 +155,17 @@ struct Functions {
         for (int l = L > ORDER ? L - ORDER : 0; 2 * l <= L; l++) {
             const int j = L - l;
             const real once = l < j ? real(1) : real(0.5);
-            p += once * (dot(even[l], even[j]) - dot(odd[l], odd[j]));
-            q += once * (dot(even[l], odd[j]) + dot(odd[l], even[j]));
+            const real2 e = {once * even[l].x, once * even[l].y},
+                        o = {once * odd[l].x, once * odd[l].y};
+            add_dot(p, e, even[j]);
+            add_dot(p, {-o.x, -o.y}, odd[j]);
+            add_dot(q, e, odd[j]);
+            add_dot(q, o, even[j]);
         }
 #pragma unroll
         for (int g = 0; g < GENERATORS; g++) {
             const real2 d = row[g * ROWS * (long long)STORED];
-            sum[g] += d.x * p + d.y * q;
+            add_dot(sum[g], d, {p, q});
         }
         row += STORED;
     }

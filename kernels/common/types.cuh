@@ -30,7 +30,7 @@
 //   REACH0 ..        largest offset in the near stencil along each axis
 //   HAS_SHARE        whether the results are those of a share of the boxes, see share.cuh
 //   COPIES           whether particles are copies of those of all ranks, see ranks.cu
-//   VIRIAL           whether p2p sums the work of its pairs, for the virial
+//   VIRIAL           whether p2p sums the work of its pairs, and gather the virial
 //   WINDOW           sources that p2p holds in shared memory at a time
 //   CONVOLVE_WARPS   warps per block of convolve
 //   STAGED           whether convolve copies the operator to shared memory

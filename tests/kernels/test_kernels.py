@@ -212,11 +212,12 @@ def test_kernels_wait_before_they_access_memory():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stage", ["p2p", "gather"])
 @pytest.mark.parametrize("variant", SOME)
 @pytest.mark.parametrize(("cuda", "architecture"), [(12, 70), (13, 90), (13, 120)])
-def test_near_field_with_virial(cuda, architecture, variant, folder, monkeypatch):
-    macros = macros_of(variant, "p2p") | {"VIRIAL": 1}
-    check(cuda, architecture, "p2p", macros, SPILL_BUDGET, folder, monkeypatch)
+def test_stages_with_virial(cuda, architecture, variant, stage, folder, monkeypatch):
+    macros = macros_of(variant, stage) | {"VIRIAL": 1}
+    check(cuda, architecture, stage, macros, SPILL_BUDGET, folder, monkeypatch)
 
 
 @pytest.mark.parametrize("stage", ["l2p", "p2p", "gather"])

@@ -10,7 +10,7 @@ import numpy as np
 
 from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends.cuda.charge_sets import CudaChargeSets, SetsRun
-from fmm_openmm.backends.cuda.execute.cupy.exchange import Given, assign, contiguous, copied
+from fmm_openmm.backends.cuda.execute.cupy.exchange import Given, assign, contiguous
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import missing, out_of_memory
 from fmm_openmm.backends.cuda.execute.cupy.graph import Call
@@ -77,10 +77,7 @@ class CudaEvaluator(Evaluator):
         self._points: tuple[int, PointsRun] | None = None
         buffers = [self.run.buffers[name] for name in self.outputs]
         self._kinds = [(each.shape, each.dtype) for each in buffers]
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """What :meth:`_compute` needs: the stages before the last one, and that."""
+        # what _compute needs: the stages before the last one, and that
         self._before_gather = tuple(stage for stage in self.run.stages if stage != "gather")
         self._gather = self.run.writer("gather", *self.outputs)
 
@@ -330,14 +327,6 @@ class VirialEvaluator(CudaEvaluator):
     without levels that fill a periodic cell, or an open boundary."""
 
     outputs = (*OUTPUTS, "virial")
-
-    def _prepare(self):
-        """Nothing: the last stage reads the energy."""
-
-    def _compute(self, positions, width, origin):
-        """Copies of the buffers."""
-        self._queue(self._reading(positions), width, origin)
-        return tuple(copied(self.run.buffers[name]) for name in self.outputs)
 
     def _build(self):
         return build(self.specification, current_device(), with_virial=True)

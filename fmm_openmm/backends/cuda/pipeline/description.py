@@ -17,7 +17,6 @@ from fmm_openmm.backends.cuda.pipeline.p2p import exclusions, p2p
 from fmm_openmm.backends.cuda.pipeline.setup_tables import setup_tables
 from fmm_openmm.backends.cuda.pipeline.sort import clear_counts, clears_counts_late, sort
 from fmm_openmm.backends.cuda.pipeline.term import Term, term_moments
-from fmm_openmm.backends.cuda.pipeline.virial import virial
 from fmm_openmm.backends.cuda.program import SETUP, Device, Interface, Phase, Program, Share
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.box import ORIGIN, BoxLattice
@@ -81,15 +80,14 @@ class Description(Stages):
         p2p(self._b, parts, near, out)
         if clears_counts_late(self._b, self._interface):
             clear_counts(self._b)
+        if self._b.virial:
+            self._b.wait("lattice worked")
         self._b.wait("near")
 
     def gather(self, parts, out):
         if self._term:
             term_moments(self._b, self._term)
-        results = gather(self._b, parts, out, self._interface, self._term)
-        if self._b.virial:
-            virial(self._b, parts)
-        return results
+        return gather(self._b, parts, out, self._interface, self._term)
 
 
 def build(

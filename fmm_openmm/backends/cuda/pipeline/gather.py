@@ -7,7 +7,9 @@ import numpy as np
 from fmm_openmm.backends.cuda.abi import Sums
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.term import Term, add_term
+from fmm_openmm.backends.cuda.pipeline.virial import virial
 from fmm_openmm.backends.cuda.program import At, Interface, Phase
+from fmm_openmm.expansions.operators.derivatives import GENERATORS
 from fmm_openmm.stages import Parts
 
 GATHER_BLOCK = 256
@@ -28,7 +30,8 @@ def gather(
     b.stage("gather", "gather", Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)
     number = sizeof(Sums) // 8
-    b.buffer("partial", (blocks, number), np.float64)
+    strain = virial(b, parts) if b.virial else ()
+    b.buffer("partial", (blocks, number + (len(GENERATORS) if b.virial else 0)), np.float64)
     common = (
         np.int32(b.n), parts.box, parts.weight, "place", *out, "parameters", "charges",
         "potentials", "partial", ticket,
@@ -61,6 +64,6 @@ def gather(
         b.buffer("forces", (b.n, 3), b.real)
         b.launch(
             "gather", blocks, GATHER_BLOCK, *common, "energy", "force_sums", "fields", "forces",
-            parts.start, "share",
+            *strain, parts.start, "share",
         )  # fmt: skip
     return "potentials", "fields"

@@ -33,7 +33,8 @@ def lattice_work(b: Builder) -> None:
     at_once = next((n for n in (32, 16, 8) if n * pairs * size <= b.device.shared), 4)
     blocks = -(-int(np.prod(shape)) * images // at_once)
     azimuths = 2 * (b.order + 1)
-    share = min(-(-azimuths * at_once // BLOCK), max(1, -(-4 * b.device.multiprocessors // blocks)))
+    # a block a multiprocessor, which leaves room for p2p
+    share = min(-(-azimuths * at_once // BLOCK), max(1, b.device.multiprocessors // blocks))
     b.stage("lattice", "lattice_work", lattice_work=at_once * pairs * size)
     b.macros(WORK_WAVES=at_once, WORK_IMAGES=images)
     b.buffer("operator_derivatives", (len(GENERATORS), rows(b.order), *shape, 2), b.real)
@@ -68,20 +69,12 @@ def azimuth_program(order: int, shape: tuple[int, ...], dtype) -> Program:
     return b.program
 
 
-def virial(b: Builder, parts: Parts[str]) -> None:
-    """The virial from the works of the lattice operator, of the far fields on the parts and of
-    the near field, and the energy."""
-    blocks = min(-(-b.parts // BLOCK), b.device.multiprocessors)
-    works = b.program.buffers["lattice_work"].shape[0]
-    b.stage("gather", "virial", virial=0)
-    b.buffer("virial_partial", (blocks, len(GENERATORS)), np.float64)
-    b.table("virial_ticket", [0], np.int32)
+def virial(b: Builder, parts: Parts[str]) -> tuple:
+    """The arguments with which the kernel gather also sums the virial: places of the parts, works
+    of the lattice operator and of the near field, and the result."""
     b.buffer("virial", (3, 3), np.float64)
-    b.wait("lattice worked")
-    b.launch(
-        "virial", blocks, BLOCK, parts.start, parts.x, "far", "near_work", np.int32(works),
-        "lattice_work", "parameters", "energy", "virial_partial", "virial_ticket", "virial",
-    )  # fmt: skip
+    works = b.program.buffers["lattice_work"].shape[0]
+    return parts.x, np.int32(works), "lattice_work", "near_work", "virial"
 
 
 def strained(lattice: BoxLattice, generator: np.ndarray, sign: float) -> BoxLattice:
