@@ -32,8 +32,8 @@ NAMES = {
     "c": (False, False, True),
     "open": OPEN,
 }
-"""What a user may give, the default first: of several names for the same axes the first is used in
-messages."""
+"""Names that a user may give, the default first. Of several names for the same axes messages use
+the first."""
 
 EMPTY_SPACE = np.diag(np.full(3, np.inf))
 """The cell of particles that have no images."""
@@ -151,7 +151,7 @@ def check_neutral(charges: np.ndarray, boundary: Boundary, term: Any = None) -> 
     """Refuse charges, shape (n,), e, whose net charge the boundary does not allow.
 
     In a slab or wire there is no background, so that the potential of a net charge and its images
-    diverges. With a dipole term or a neutralization, that decides instead.
+    diverges. A dipole term or a neutralization, if given as ``term``, decides instead.
 
     Raises:
         UnsupportedError: the net charge is not zero.

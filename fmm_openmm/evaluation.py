@@ -1,5 +1,5 @@
-"""What runs the evaluations of a ``CoulombSolver``: plans, evaluators of a backend, precision, and
-what happens where memory does not suffice."""
+"""Evaluations of a ``CoulombSolver``: plans, evaluators of a backend, precision, and the reaction
+to a lack of memory."""
 
 import copy
 import math
@@ -49,7 +49,7 @@ from fmm_openmm.units import COULOMB_CONSTANT
 T = TypeVar("T")
 
 MORE_ORDERS = 5
-"""Orders beyond those of an evaluation that show its truncation error to a few percent."""
+"""Additional orders with which an evaluation shows the truncation error to a few percent."""
 
 MAX_MEASURED_ORDER = MAX_ORDER - MORE_ORDERS
 """Highest order whose errors can be measured; chosen orders are lower."""
@@ -58,8 +58,8 @@ MAX_MEASURED_ORDER = MAX_ORDER - MORE_ORDERS
 class Evaluation:
     """Evaluations of point charges whose arguments have been checked.
 
-    Positions and cells are in the frame that the solver computes in; positions are checked here,
-    where those on a device stay there.
+    Positions and cells are in the frame that the solver computes in. Positions are checked here;
+    those on a device stay there.
 
     Args:
         charges: shape (n,), e.
@@ -68,8 +68,8 @@ class Evaluation:
         request: tolerance and fixed values.
         exclusions: excluded pairs, shape (m, 2).
         minimum_image: whether exclusions apply to nearest images.
-        method: see :class:`fmm_openmm.CoulombSolver`.
-        backend: the same; "auto" may change to the CPU where the memory of a GPU does not suffice.
+        method, backend: see :class:`fmm_openmm.CoulombSolver`. "auto" may change to the CPU where
+            the memory of a GPU does not suffice.
         positions: typical positions, shape (n, 3), nm; None if there are none.
 
     Attributes:
@@ -186,13 +186,14 @@ class Evaluation:
         return self._retried(lambda: self._evaluated(positions, cell))
 
     def can_queue(self, virial: bool = False) -> bool:
-        """Whether :meth:`queue` serves: on a GPU, with boxes over a whole periodic cell."""
+        """Whether :meth:`queue` can be used: on a GPU, with boxes over a whole periodic cell, and
+        without levels for the virial."""
         problem = self.planner.problem
         fills = self.method == "fmm" and not problem.uses_region
         return self.backend == "cuda" and fills and not (virial and problem.request.levels)
 
     def queue(self, fill: Callable[[Any], Any], cell: np.ndarray, virial: bool = False) -> Any:
-        """Queue an evaluation of positions and charges on the device; where :meth:`can_queue`.
+        """Queue an evaluation of positions and charges on the device, if :meth:`can_queue`.
 
         Args:
             fill: called with the program, whose ``buffers`` are arrays of the device by name;
@@ -219,8 +220,8 @@ class Evaluation:
     def queue_frame(
         self, positions: np.ndarray, cell: np.ndarray, names: Sequence[str], largest_charge: float
     ) -> tuple[Any, Any, ForceLimits]:
-        """Queue an evaluation of positions on the host, which the caller examines; where
-        :meth:`can_queue`, and forces have been examined before.
+        """Queue an evaluation of positions on the host, which the caller examines, if
+        :meth:`can_queue` and forces have been examined before.
 
         Args:
             positions: shape (n, 3), nm, float32 or float64; copied.
@@ -230,8 +231,8 @@ class Evaluation:
 
         Returns:
             the evaluation, a :class:`fmm_openmm.backends.cuda.frames.QueuedFrame`; the
-            :class:`fmm_openmm.backends.cuda.frames.FrameQueue` that it is of; and the limits within
-            which its forces suit the parameters.
+            :class:`fmm_openmm.backends.cuda.frames.FrameQueue` that takes back its memory; and the
+            limits within which its forces suit the parameters.
         """
         with EVALUATION:
             plan = self.planner.plan(None, cell)
@@ -246,8 +247,8 @@ class Evaluation:
             return frame, evaluator.frames, self._force_limits()
 
     def is_defined(self, result: CoulombResult) -> bool:
-        """Whether the last result, on the device, is defined for all particles; of another one the
-        host says which particles are at the same place."""
+        """Whether the last result, which is on the device, is defined for all particles. If not, an
+        evaluation on the host names particles at the same place."""
         boxes = self.planner.latest
         largest = MAX_POTENTIAL * float(np.abs(self.charges).max())
         limit = largest * COULOMB_CONSTANT / boxes.width
@@ -262,8 +263,8 @@ class Evaluation:
 
     @property
     def _for_virial(self) -> "Evaluation":
-        """What computes the virial: a variant on the CPU where boxes have levels, and on a GPU
-        where they do not fill the cell."""
+        """The evaluation that computes the virial: this one or, with levels, and for a GPU in a
+        nearly empty periodic cell, a variant on the CPU."""
         problem = self.planner.problem
         covers_particles = problem.uses_region and self.boundary.fills_space
         if not problem.request.levels and not (covers_particles and self.backend == "cuda"):
@@ -309,8 +310,9 @@ class Evaluation:
         return split(both, n, self.with_virial(positions, cell).virial if virial else None)
 
     def _for_points(self, positions: np.ndarray, cell, points: np.ndarray) -> "Evaluation":
-        """What computes potentials at points from expansions: where boxes cover only the particles
-        a variant, whose boxes cover the whole periodic cell, or the points, too."""
+        """The evaluation that computes potentials at points from expansions: this one or, if its
+        boxes cover only the particles, a variant whose boxes cover the whole periodic cell or, with
+        another boundary, also the points."""
         if self._expands_at_points:
             return self
         if self.backend == "cuda":
@@ -333,8 +335,9 @@ class Evaluation:
 
     @property
     def _separates_virial(self) -> bool:
-        """Whether virial and points are from different boxes: in a nearly empty periodic cell,
-        where the virial of boxes over the whole cell would take ten large lattice operators."""
+        """Whether virial and points are computed with different boxes: in a nearly empty periodic
+        cell, where the virial with boxes over the whole cell would take ten large lattice
+        operators."""
         return self.boundary.fills_space and not self._expands_at_points
 
     @property
@@ -414,7 +417,7 @@ class Evaluation:
         self, positions, cell: np.ndarray, points: np.ndarray | None = None
     ) -> CoulombMatrix | DeviceCoulombMatrix:
         """The Coulomb matrix at these positions, which evaluates sets of charges; on the host also
-        at points. If the forces of the parameters have not been examined, the solver's own charges
+        at points. If no forces have been examined with these parameters, the solver's own charges
         are evaluated first."""
         if self._stays_on_device(positions) and not self.planner.problem.request.levels:
             if not self.planner.is_examined:
@@ -459,8 +462,8 @@ class Evaluation:
         return known
 
     def _retried(self, evaluate: Callable[[], Any]) -> Any:
-        """The result of ``evaluate``, once more where memory held for other shapes may suffice, or
-        on another backend."""
+        """The result of ``evaluate``. Where memory does not suffice, it is called again without the
+        evaluators of other shapes, and then on the CPU if the backend was chosen automatically."""
         with EVALUATION:
             while True:
                 kept = bool(self.evaluators)
@@ -733,7 +736,7 @@ def _displacement(boxes: Boxes, positions: np.ndarray) -> np.ndarray:
 
 
 def shallow_copy(instance: T) -> T:
-    """What ``copy.copy`` makes of an instance of a plain class, in a third of its time."""
+    """A shallow copy of an instance of a plain class, in a third of the time of ``copy.copy``."""
     made = object.__new__(type(instance))
     vars(made).update(vars(instance))
     return made

@@ -423,8 +423,8 @@ class _Coupling:
         missing: np.ndarray,
         charges: np.ndarray,
     ) -> CoulombResult:
-        """The result less what the scaled pairs lack, ``(1 - f) q_i q_j / r``, half of which is at
-        each of both."""
+        """The result less what the scaled pairs lack, ``(1 - f) q_i q_j / r``, half of it at each
+        particle of the pair."""
         inverse = COULOMB_CONSTANT * missing / np.linalg.norm(d, axis=1)
         energies = -inverse * particles.charges[i] * charges
         pulls = (energies / (d**2).sum(1))[:, None] * d

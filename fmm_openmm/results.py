@@ -25,7 +25,7 @@ def largest_potential(width: float) -> float:
 
 
 class _Extended:
-    """Results on request: at points, and of strains."""
+    """Results on request: potentials and fields at points, and the stress."""
 
     virial: Any
     volume: float | None
@@ -40,7 +40,8 @@ class _Extended:
         """The result with potentials (..., m) and fields (..., m, 3) at points.
 
         Args:
-            at_points: both, in units of the box width, nm; overwritten.
+            at_points: both, in units of the box width; overwritten.
+            width: box width, nm.
             charges: shape (..., n), e.
             max_potential: as in :func:`in_units`.
         """
@@ -52,7 +53,7 @@ class _Extended:
 
     @property
     def stress(self) -> np.ndarray:
-        """dE/dstrain over the volume, of the shape of the virial, kJ/mol/nm^3.
+        """dE/dstrain over the volume, in the shape of the virial, kJ/mol/nm^3.
 
         Raises:
             ValueError: the virial was not requested, or the cell has no volume.
@@ -69,7 +70,7 @@ class _Extended:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CoulombResult(_Extended):
-    """Result of one evaluation, float64.
+    """Result of one evaluation; float64 on the host.
 
     Attributes:
         energy: kJ/mol.
@@ -194,7 +195,7 @@ def in_units(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ChargeSetsResult(_Extended):
-    """Result of one evaluation of K sets of charges at the same positions, float64.
+    """Result of one evaluation of K sets of charges at the same positions; float64 on the host.
 
     Attributes:
         potentials: potentials of each set at all particles, shape (K, n), kJ/mol/e.

@@ -73,8 +73,7 @@ class CoulombSolver:
     Args:
         charges: shape (n,), e.
         box_vectors: rows a, b, c in OpenMM's reduced form, shape (3, 3), nm; None with an open
-            boundary. Those without images are ignored: only the others must be in
-            reduced form.
+            boundary. Those without images are ignored: only the others must be in reduced form.
         exclusions: excluded pairs, shape (m, 2).
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
         boundary: "periodic", "open", or the box vectors along which there are images: any of "ab",
@@ -219,7 +218,7 @@ class CoulombSolver:
 
     @property
     def boundary(self) -> str:
-        """Along which box vectors there are images; of several names the first."""
+        """The first name of the boundary, which tells along which box vectors there are images."""
         return self._boundary.name
 
     @property
@@ -235,7 +234,8 @@ class CoulombSolver:
 
     @property
     def has_term(self) -> bool:
-        """Whether results have a dipole term, or what neutralises the charges."""
+        """Whether results include a dipole term or the interaction with what neutralises the
+        charges."""
         return self._term is not None
 
     def set_charges(self, charges: "ArrayLike") -> None:
@@ -245,7 +245,12 @@ class CoulombSolver:
         far fewer particles carry the charge or, with an open boundary, the net charge becomes far
         larger. With backend "cuda" the charges may be a CuPy array: they then stay on the device,
         the call does not wait for it, and parameters are kept in any case; NaN shows in the
-        results."""
+        results.
+
+        Raises:
+            ValueError: wrong shape or values.
+            UnsupportedError: a net charge that the boundary does not allow.
+        """
         replaced: Any = charges
         stay = is_on_device(charges) and self.backend == "cuda" and self._method == "fmm"
         replaced = replaced.astype(np.float64) if stay else check_charges(to_host(replaced))
@@ -288,8 +293,8 @@ class CoulombSolver:
         virial: bool = False,
         fields: bool = True,
     ) -> CoulombResult | ChargeSetsResult:
-        """Energy, forces, potentials and fields; on request also at other points, the virial, or
-        for many sets of charges.
+        """Compute energy, forces, potentials and fields; on request also potentials and fields at
+        other points, the virial, or the results of many sets of charges.
 
         Args:
             positions: shape (n, 3), nm; wrapped into the box or not. With backend "cuda" they may
@@ -455,6 +460,10 @@ class CoulombSolver:
         Returns:
             shape (n, n), float64; for positions on a device an operator of CuPy
             (``cupyx.scipy.sparse.linalg.LinearOperator``), which takes arrays on the device.
+
+        Raises:
+            UnsupportedError: ``method`` is not "fmm".
+            MemoryError, ValueError: as :meth:`compute`.
         """
         self._require_fmm("coulomb_operator")
         frame = self._frame(box_vectors)

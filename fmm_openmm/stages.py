@@ -2,7 +2,8 @@
 on the GPU the names of buffers.
 
 Lengths are in units of the mean box width and charges in e, so that potentials are in e per box
-width; the Coulomb constant enters once, in :class:`fmm_openmm.solver.CoulombSolver`.
+width. :meth:`fmm_openmm.CoulombResult.from_boxes` applies the Coulomb constant; on a GPU the stage
+gather does.
 """
 
 from abc import ABC, abstractmethod
@@ -333,7 +334,7 @@ class HostStages(Stages, Evaluator):
 
         With the boxes and the weights of all parts fixed relative to the cell, the energy changes
         by the work of the forces on the parts within their boxes; in the far field also by half the
-        moments times what the change of the lattice operator makes of them; and in the near field
+        quadratic form of the moments with the change of the lattice operator; and in the near field
         by the work of the forces between pairs along the displacement of their boxes. The trace is
         the energy, as in every homogeneous energy of degree -1.
         """

@@ -1,9 +1,9 @@
-// examine: what the host has to know of every evaluation, whatever else it reads: the energy, the
-// sums of q^2 E^2 and q^2 |E|^3, and the number of potentials and coordinates that are not valid,
+// examine: the numbers that the host reads after every frame: the energy, the sums of q^2 E^2 and
+// q^2 |E|^3, and the number of invalid potentials and coordinates, NaN included,
 //
 //     sum_i [not |phi_i| <= largest_potential] + sum_ic [not |x_ic| <= largest_coordinate]
 //
-// of which NaN is one. A thread per particle. Bound by memory.
+// A thread per particle. Bound by memory.
 #include "common/grid_sums.cuh"
 
 #define BLOCK 256

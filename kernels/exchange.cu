@@ -1,8 +1,9 @@
-// Data of an evaluation in arrays of another package, in its types, units and orientation: with
-// lengths L nm, energies U kJ/mol, and a rotation R of rows of coordinates,
+// exchange: copies the data of an evaluation from and to arrays of another package, in its types,
+// units and orientation: with lengths L nm, energies U kJ/mol, and a rotation R of rows of
+// coordinates,
 //
-//   take   x = L x' R and, unless their addresses are null, q = q' and the parameters. A thread per
-//          particle
+//   take   x = L x' R; q = q' and the parameter block, unless their addresses are null. A thread
+//          per particle
 //   give   energy' = energy / U, F' = F R^T L / U, phi' = phi / U, virial' = R virial R^T / U. A
 //          thread per particle
 //

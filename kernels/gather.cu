@@ -15,12 +15,11 @@
 // With VIRIAL, gather also sums the virial, minus the derivative of the energy U with respect to a
 // strain of positions and cell,
 //
-//     W = k_e / width * traceless( sum q x (x) E  -  lattice work / 2  +  near work / 2 )  +  U /
-//     3,
+//     W = k_e / width * traceless(sum q x E^T - lattice work / 2 + near work / 2) + U / 3,
 //
-// with the sum over the parts, charge q, place x in the box and far field E, see HostStages of
-// fmm_openmm/stages.py. The traceless matrix follows from its products with five generators of
-// strain.
+// where the sum is over the parts, with charge q, position x in the box and far field E; see
+// HostStages of fmm_openmm/stages.py. The traceless matrix follows from its products with five
+// generators of strain.
 //
 // Sums are in float64 in a fixed order. Bound by memory.
 #include "common/fixed_point.cuh"
@@ -49,7 +48,7 @@ __device__ __forceinline__ void set_terms(double* sums /* [3] */, real q, const 
 }
 
 #if VIRIAL
-// Adds the products of places and far fields of the parts of a particle.
+// Adds q x E^T of the parts of a particle.
 __device__ __forceinline__ void add_strain(double (&sum)[GENERATORS], int i,
                                            const PartResults& parts, const real4* __restrict__ xq) {
     for_each_corner(parts.located[i], [&](int corner) {
@@ -60,7 +59,7 @@ __device__ __forceinline__ void add_strain(double (&sum)[GENERATORS], int i,
     });
 }
 
-// Adds the works that a thread of the grid takes.
+// Adds a thread's share of the work of the lattice operator and of the near field.
 __device__ __forceinline__ void add_works(double (&sum)[GENERATORS], int lattice_works,
                                           const double* __restrict__ lattice_work,
                                           const int* __restrict__ start,

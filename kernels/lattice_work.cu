@@ -4,9 +4,9 @@
 //     sum_k sum_lj conj(z_l) dT_g,l+j(k) z_j,      z_a = i^l M_a
 //
 // over the wave vectors of the half grid, with weight 2 if the opposite one is omitted, and over
-// the degrees l and j, with the matrix of lattice.cu. A product of harmonics of degrees l and j
-// that meets terms of degree l + j alone adds orders, as a product of functions of an azimuth does.
-// With y = z for order 0 and y = 2 z for others, and their real (c) and imaginary (s) parts,
+// the degrees l and j, with the matrix of lattice.cu. Degrees l and j meet only terms of degree
+// l + j, and their orders add up as in a product of functions of an azimuth phi. With y = z for
+// order 0 and y = 2 z for others, and c and s its values for real and imaginary parts of harmonics,
 //
 //     E_l = sum_{even m} c_lm cos m phi + s_lm sin m phi,
 //     O_l = sum_{odd m}  c_lm sin m phi - s_lm cos m phi,
@@ -16,9 +16,9 @@
 //     sum_L DE_L P_L + DO_L Q_L,     P_L = sum_{l + j = L} Re(conj(E_l) E_j - conj(O_l) O_j),
 //                                    Q_L = sum_{l + j = L} Re(conj(E_l) O_j + conj(O_l) E_j)
 //
-// in which DE and DO are functions of dT (setup/azimuths.cu). All have period pi, up to the sign of
-// O and DO, so that AZIMUTHS of equal distance in [0, pi) give the mean exactly, and every other
-// one of them up to L = ORDER.
+// where DE and DO are computed from dT (setup/azimuths.cu). All functions have period pi, up to the
+// sign of O and DO. AZIMUTHS equidistant azimuths in [0, pi) therefore give the mean exactly, and
+// for L <= ORDER every other one of them suffices.
 //
 // In rectangular cells dT is stored for one octant of wave vectors. Each of them also represents
 // its mirror images, with signs of the moments as in mirrored.cu; a shear reverses the signs along
@@ -41,7 +41,7 @@
 #define H1 (D1 / 2 + 1)
 #define H2 (D2 / 2 + 1)
 
-// Adds a b in two multiply-adds.
+// Adds the dot product of a and b, as two multiply-adds.
 __device__ __forceinline__ void add_dot(real& sum, const real2& a, const real2& b) {
     sum += a.x * b.x;
     sum += a.y * b.y;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void load(const Wave& wave, int worker, int workers,
     }
 }
 
-// Keeps the compiler from moving loads across, for whose values it has no registers.
+// Keeps the compiler from loading values early, for which there are no registers.
 __device__ __forceinline__ void keep_order() {
 #ifdef __CUDA_ARCH__
     asm volatile("" ::: "memory");
@@ -146,8 +146,8 @@ struct Functions {
         }
     }
 
-    // Adds what the products of degree L contribute for each generator, whose DE and DO of that
-    // degree are at `row`, and goes on to the next row.
+    // Adds DE_L P_L + DO_L Q_L for each generator and advances `row`, which holds DE and DO, to the
+    // next degree.
     __device__ __forceinline__ void add_degree(int L, const real2*& row,
                                                real (&sum)[GENERATORS]) const {
         real p = 0, q = 0;

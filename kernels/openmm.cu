@@ -4,10 +4,9 @@
 //   locate_atoms      locate of sort.cu, from OpenMM's positions. A thread per atom
 //   bring_positions   positions in the order of the particles, for locate_inside of sort.cu. A
 //                     thread per atom
-//   bring_together    the same for a slab or wire, whose particles OpenMM may have wrapped along
-//   the
-//                     box vectors without images, and in the coordinates of the boxes; sets a flag
-//                     if a particle is near the middle of the vacuum
+//   bring_together    the same for a slab or wire, in the coordinates of the boxes: undoes OpenMM's
+//                     wrapping along box vectors without images; sets a flag if a particle is near
+//                     the middle of the vacuum
 //   turn_forces       adds forces in the coordinates of the boxes to OpenMM's. A thread per atom
 //   bring_unwrapped   positions in the order of the particles, without the box vectors that OpenMM
 //                     has added to them. A thread per atom

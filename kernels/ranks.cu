@@ -8,7 +8,7 @@
 //                   counts the copies for each rank. A thread per particle
 //   send_copies     makes the copies: those for this rank in place, those for others to be sent. A
 //                   thread per particle
-//   place_copies    goes on with those from other ranks. A thread per place of a copy
+//   place_copies    enters those from other ranks into the lists. A thread per place of a copy
 //   gather_copies   results of the copies from their parts in the rank's boxes: sums for the
 //                   particles that this rank was given, those of others to be sent. A thread per
 //                   place
@@ -16,8 +16,8 @@
 //   finish          results of the particles from sums over the ranks, and sums over particles. A
 //                   thread for several particles
 //
-// What a rank does with a copy that it has: it appends the parts to the lists of their boxes, and
-// finds the excluded partners if a part is in its own boxes.
+// To enter a copy into the lists, a rank appends its parts to the lists of their boxes, and finds
+// the excluded partners if a part is in its own boxes.
 //
 // Sets of ranks are masks of 32 bits. A tag of a copy is twice the number of its particle among
 // all, plus 1 if it has a part in the boxes of the rank that has the copy. Ranks are numbered by

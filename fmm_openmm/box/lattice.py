@@ -81,7 +81,7 @@ class BoxLattice:
 
     @cached_property
     def _components(self) -> list[float]:
-        """The components of the box vectors that are not 0, row by row."""
+        """The lower triangle of the box vectors, row by row."""
         return self.boxes[np.tril_indices(3)].tolist()
 
     def _have_shape_of(self, boxes: np.ndarray) -> bool:

@@ -36,7 +36,8 @@ def check_box_vectors(
 
 
 def check_reduced(box: np.ndarray, name: str, boundary: Boundary | None = None) -> np.ndarray:
-    """See :func:`check_box_vectors`; for box vectors that are float64, which are changed."""
+    """The checks of :func:`check_box_vectors` for a float64 array in nm, which is changed in
+    place."""
     if box.shape != (3, 3):
         raise ValueError(f"`{name}` must have shape (3, 3), got {box.shape}")
     rows = box.tolist()  # NumPy takes microseconds a number

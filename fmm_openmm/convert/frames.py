@@ -60,8 +60,8 @@ class Frame:
 
 @lru_cache(maxsize=4)
 def _turned(cell: bytes, name: str) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """See :func:`fmm_openmm.convert.cells.standard_orientation`; None for no cell, and for no
-    rotation. The same arrays for frames with the same cell."""
+    """Cell and rotation by :func:`fmm_openmm.convert.cells.standard_orientation`; None for no cell,
+    and for no rotation. Frames with the same cell get the same arrays."""
     vectors = np.frombuffer(cell).reshape(3, 3)
     if is_no_cell(vectors):
         return None, None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 QUANTITIES = ("energy", "forces", "potentials", "fields", "virial")
 
 EXACT = ("energy", "virial")
-"""Quantities that are float64 always."""
+"""Quantities that are always float64."""
 
 
 def analyse(

@@ -56,8 +56,8 @@ class Structure:
     boundary: Boundary
 
     def with_boundary(self, name: str | None) -> "Structure":
-        """The structure with another boundary, with or without box vectors as before; itself
-        without a name.
+        """The structure with the boundary of this name, which must need box vectors if the present
+        one does; the structure itself for None.
 
         Raises:
             ValueError: no boundary has this name, or it contradicts the box vectors.

@@ -287,7 +287,7 @@ class FMMForce(ForceInContext):
 
     def setUsesPeriodicBoundaryConditions(self, periodic: bool) -> None:
         """Set whether there are periodic images (the default) or the particles are in free space.
-        A slab or wire is periodic, and remains what it is where True is set.
+        A slab or wire is periodic, and True does not change it.
 
         Raises:
             ValueError: False together with the option ``grid``, or a change after a Context has
@@ -308,7 +308,7 @@ class FMMForce(ForceInContext):
     # methods of PythonForce that an FMMForce does not support
 
     def setParticles(self, particles) -> None:
-        """Not available.
+        """Raise an error: an FMMForce acts on all particles.
 
         Raises:
             UnsupportedError: always.

@@ -44,7 +44,7 @@ outgrown those of the first frame."""
 
 @dataclass(frozen=True)
 class Queued:
-    """A result that a GPU computes meanwhile.
+    """A result that a GPU is still computing.
 
     Attributes:
         wait: waits for the GPU.
@@ -55,7 +55,7 @@ class Queued:
     result: Callable[[], Any]
 
     def then(self, change: Callable[[Any], Any]) -> "Queued":
-        """The result after a change."""
+        """The queued result of applying ``change`` to this one."""
         return Queued(self.wait, lambda: change(self.result()))
 
 
@@ -69,7 +69,7 @@ class FrameSolver:
     :class:`fmm_openmm.integration.frame_placement.FramePlacement`.
 
     Args:
-        solver: is left as it is.
+        solver: a solver, which is not changed.
         positions: positions of the first frame, shape (n, 3), nm.
         box_vectors: box vectors of the first frame, shape (3, 3), nm; None for those of the solver.
             Ignored with an open boundary.
@@ -169,7 +169,7 @@ class FrameSolver:
         )
 
     def _can_be_copied(self, positions) -> bool:
-        """Whether positions are an array as the device reads it; it checks the coordinates."""
+        """Whether positions are an array that the device can read and check."""
         is_array = type(positions) is np.ndarray and positions.shape == (self._count, 3)
         return is_array and positions.dtype in (np.float32, np.float64)
 
@@ -220,7 +220,7 @@ class FrameSolver:
         return solver.evaluation.planner.problem.gather(positions, cell), cell
 
     def cell(self, box_vectors) -> np.ndarray:
-        """The cell of a frame, shape (3, 3), nm; of a periodic one its box vectors themselves."""
+        """The cell of a frame, shape (3, 3), nm; in a periodic cell the given array itself."""
         if self._boundary.is_open:
             return EMPTY_SPACE
         given: Any = self._solver.box_vectors if box_vectors is None else box_vectors
@@ -251,7 +251,7 @@ def _with_evaluation(solver: CoulombSolver, evaluation: Evaluation) -> CoulombSo
 
 
 def _seal(evaluation: Evaluation) -> None:
-    """Have its separate copies share evaluators."""
+    """Make the separate copies of an evaluation share evaluators."""
     if evaluation.method == "fmm":  # other methods remember nothing of the positions
         used = evaluation.used
         evaluation.evaluator_class = _Evaluators(

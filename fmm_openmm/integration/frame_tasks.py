@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 Given: TypeAlias = CoulombSolver | ChargeSystem | openmm.System | Callable[[], CoulombSolver]
-"""What a solver is made of."""
+"""Arguments from which a solver is made."""
 
 CHUNK = 16
 """Largest number of frames in one task of an executor."""

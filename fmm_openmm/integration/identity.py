@@ -55,7 +55,7 @@ class Bridge(Protocol):
         """Definition of the force."""
 
     def release(self) -> None:
-        """Release everything that the packed definition brings back."""
+        """Release everything that can be restored from the packed definition."""
 
     def parameters_in(self, values) -> Any:
         """Parameters that a Context with the given global parameters uses."""

@@ -78,14 +78,14 @@ class ValidationReport:
     Attributes:
         particles: number of particles.
         tolerance: relative RMS force error that was requested of the FMM.
-        parameters: of the FMM.
+        parameters: parameters of the FMM.
         reference: name of the reference.
         reference_energy: kJ/mol.
         fmm: the FMM compared with the reference.
         pme: OpenMM's PME compared with the reference; None in free space, and if its grid would not
             fit into memory. PME uses the cutoff of the System, or a shorter one in small cells, and
             the splitting parameter and grid of the System if they are set, else its tolerance.
-        backend: of the FMM.
+        backend: backend of the FMM.
         pme_left_out: the reason why ``pme`` is None in a periodic cell, else None.
         error_norm: norm of the tolerance.
     """
@@ -135,7 +135,7 @@ class ValidationReport:
 
     @property
     def methods(self) -> list[Comparison]:
-        """The FMM and, where it is there, PME."""
+        """The comparisons of the FMM and, if there is one, of PME."""
         return [each for each in (self.fmm, self.pme) if each]
 
     def __repr__(self) -> str:

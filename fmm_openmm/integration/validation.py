@@ -44,7 +44,7 @@ REFERENCES = {
 """Names of references by boundary, the default first."""
 
 REFERENCE_NAMES = tuple(dict.fromkeys(name for names in REFERENCES.values() for name in names))
-"""All of them, each once."""
+"""Names of the references of all boundaries."""
 
 CONVERGED = 1e-7
 """``ewaldErrorTolerance`` of PME as the reference, whose relative force error then is a few

@@ -1,1 +1,1 @@
-"""Which boxes and parameters serve a system, chosen for a tolerance."""
+"""Choice of boxes and parameters for a system and a tolerance."""

@@ -1,4 +1,4 @@
-"""What the forces of an evaluation say about errors that were estimated before there were any."""
+"""Corrections of estimated errors by the forces of an evaluation."""
 
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class ForceLimits:
     largest: float
 
     def hold(self, squares: float, cubes: float) -> bool:
-        """Whether the sums are within the limits, as sums that are not numbers are."""
+        """Whether the sums are within the limits; NaN is."""
         close = 0.0 < squares < self.cubes * cubes + self.constant
         return not (close or squares < self.smallest or squares > self.largest)
 

@@ -128,7 +128,7 @@ class Planner:
         self._prepared: Boxes | None = None
         self._ratio: float | None = None  # arguments of ``FMMParameters.with_forces``
         self._rounding = 0.0
-        self._errors_for: tuple = (None,) * 4  # arguments of ``_kept_errors``
+        self._errors_for: tuple = (None,) * 4  # what ``_kept_errors`` are for
         self._measured: dict[FMMParameters, FMMParameters] = {}  # those with measured errors
         self.forget()
 

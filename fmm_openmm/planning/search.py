@@ -1,8 +1,8 @@
 """Choice of order, near radius and box lattice for a tolerance: the cheapest parameters, by the
 cost model, whose estimated error is small enough.
 
-The two are independent: the estimate (``expansions/error.py``) depends on geometry alone; the cost
-model describes the backend, its times and its rounding.
+The error estimate (``expansions/error.py``) depends on geometry alone. The cost model describes the
+backend, its times and its rounding.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -276,11 +276,12 @@ class Trial:
 
 
 class Candidate(NamedTuple):
-    """A smoothing and an order of a trial.
+    """The parameters of a trial with one smoothing and one order, made only where they are used.
 
     Attributes:
-        seconds: of the cost model.
-        row, column: of the arrays of the trial.
+        seconds: time by the cost model.
+        trial: the trial.
+        row, column: index into its arrays.
     """
 
     seconds: float

@@ -1,5 +1,5 @@
 """One evaluation of the solver for tensors on the CPU or on a GPU: units, orientation of the cell,
-and the way of the data."""
+and data flow."""
 
 from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext

@@ -1,6 +1,6 @@
-// The azimuths at which lattice_work multiplies functions of the moments, and the rows of the
-// derivatives of the lattice operator as functions of the azimuth: for each even azimuth those of
-// all degrees L, for each odd one, azimuth + 1, those above ORDER.
+// The azimuths at which lattice_work multiplies functions of the moments, and the rows in which
+// derivatives of the lattice operator are stored as functions of the azimuth: of an even azimuth a
+// row for each degree L, of an odd one only for degrees above ORDER.
 #pragma once
 
 #define AZIMUTHS (2 * (ORDER + 1))  // pi / AZIMUTHS apart

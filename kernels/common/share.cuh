@@ -1,5 +1,5 @@
-// The results that a device computes among several, each of which lists all parts: the near field
-// in some boxes, and the far field in some. What a particle gets from all devices adds up to its
+// The share of one of several devices: the near field in a range of boxes, and the far field in
+// another. Each device lists all parts. What a particle gets from all devices adds up to its
 // results. Without HAS_SHARE one device computes all, and the argument of the kernel is not read.
 #pragma once
 #include "types.cuh"

@@ -1,7 +1,7 @@
 // Where the spectra of grids are: (GRIDS, D0, D1, HALF) on one GPU.
 //
 // Ranks share the grids if DIVIDED. Each has some planes, for all wave vectors, and the wave
-// vectors of a range of k2, in all planes. Blocks that ranks exchange are without gaps on both:
+// vectors of a range of k2, in all planes. The blocks that ranks exchange are contiguous on both:
 //
 //     of a rank's planes        for the range of each rank in turn (PLANES0, GRIDS, D1, range)
 //     of a rank's wave vectors  (D0, GRIDS, D1, WAVES2)

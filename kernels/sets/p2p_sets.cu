@@ -7,7 +7,7 @@
 #include "common/charge_sets.cuh"
 #include "common/p2p_exclusions.cuh"
 
-// more would take more registers than there are
+// Targets in registers, as many as is fastest.
 #define SET_TARGETS (!FIELDS ? 4 : SETS <= 4 ? 2 : sizeof(real) == 4 ? 4 : 1)
 
 struct SharedSets : Shared {

@@ -4,9 +4,9 @@
 //     DE_L = w (T_L0 + 2 sum_{even m > 0} Tc_Lm cos m phi + Ts_Lm sin m phi)
 //     DO_L = w  2 sum_{odd m} Tc_Lm sin m phi - Ts_Lm cos m phi
 //
-// with the real (Tc) and imaginary (Ts) parts of its terms, and twice the weight of an azimuth in
-// the mean, w, because lattice_work takes one of two products (l, j) and (j, l). A thread owns an
-// element of a row. In float64; bound by sines and cosines.
+// with the real (Tc) and imaginary (Ts) parts of its terms. w is twice the weight of an azimuth in
+// the mean, because lattice_work computes only one of the equal products (l, j) and (j, l). A
+// thread owns an element of a row. In float64; bound by sines and cosines.
 #include "common/azimuths.cuh"
 #include "common/real.cuh"
 

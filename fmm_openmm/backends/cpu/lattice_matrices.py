@@ -8,8 +8,8 @@ times the spectrum of moments M of degree l has the real and imaginary parts
     x(k) = +- sum_b M(b) (sin theta,  cos theta)    for odd l
 
 with the signs of (-1)^(l // 2). The matrices contain these signs and those of the inverse
-transform, and its weights: 2 / boxes, or 1 / boxes where -k is k, because of k and -k only one is
-needed. The inverse transform is then a sum over the same cosines and sines.
+transform, and its weights: 2 / boxes, since only one of k and -k is needed, or 1 / boxes where -k
+is k. The inverse transform is then a sum over the same cosines and sines.
 """
 
 import math

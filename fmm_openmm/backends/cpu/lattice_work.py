@@ -13,9 +13,9 @@ from fmm_openmm.openmp import portion
     "real[:,:,::1], real[:,:,::1], i4[:,:,::1], real[:,:,::1], i8[::1], real[::1], f8[:,::1]",
 )
 def _work(thread, spectrum, derivatives, index, weight, degree, multiplicity, out):
-    """Row k of ``out`` is the sum over ``LANES`` wave vectors of the product of the spectrum with
-    what the matrices of the derivatives make of it; ``spectrum`` has shape (terms, wave vectors,
-    2), ``multiplicity`` is 2 for wave vectors that stand for their opposites too."""
+    """Row k of ``out`` is the sum over ``LANES`` wave vectors of the quadratic forms of the
+    spectrum with the matrices of the derivatives; ``spectrum`` has shape (terms, wave vectors, 2),
+    ``multiplicity`` is 2 for wave vectors that stand for their opposites too."""
     real = spectrum.dtype.type
     terms, waves = spectrum.shape[:2]
     for block in portion(len(out), thread):

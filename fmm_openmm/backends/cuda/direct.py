@@ -10,10 +10,10 @@ from fmm_openmm.backends.pairs import partners
 from fmm_openmm.stages import OpenSum
 
 TILE = 128
-"""Sources that pass through shared memory together, and targets a block."""
+"""Sources in shared memory at a time, and targets per block."""
 
 BLOCKS = 16
-"""Blocks a multiprocessor that are wanted; where targets make fewer, several share the sources."""
+"""Wanted number of blocks per multiprocessor; if there are fewer, several share the sources."""
 
 THREADS = 128
 NONE = np.uintp(0)

@@ -1,4 +1,4 @@
-"""Evaluations on the GPU through CuPy. All work of one is queued without waiting for the device."""
+"""Evaluations on a GPU through CuPy, each queued as a whole without waiting for the device."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from fmm_openmm.units import COULOMB_CONSTANT
 ORIGIN = (0.0, 0.0, 0.0)
 
 SETS_KEPT = 3
-"""Programs for sets of charges that are kept, the last ones used."""
+"""Number of programs for sets of charges that are kept, the most recently used ones."""
 
 
 class CudaEvaluator(Evaluator):
@@ -77,18 +77,16 @@ class CudaEvaluator(Evaluator):
         self._points: tuple[int, PointsRun] | None = None
         buffers = [self.run.buffers[name] for name in self.outputs]
         self._kinds = [(each.shape, each.dtype) for each in buffers]
-        # what _compute needs: the stages before the last one, and that
+        # the last stage, gather, writes to new arrays
         self._before_gather = tuple(stage for stage in self.run.stages if stage != "gather")
         self._gather = self.run.writer("gather", *self.outputs)
 
     def _attempt(self, work, explain=None):
-        """``work()``.
+        """The result of ``work()``.
 
-        What fails for lack of memory is raised as a MemoryError, other failures as ``explain``
-        makes of them.
-
-        Nothing is kept then: the tracebacks of the new error hold this evaluator, so it is
-        emptied, and of the old error, which holds arrays, only the text is left.
+        A lack of memory is raised as a MemoryError, another failure as the error that ``explain``
+        returns for it, if any. Of the original error, which holds arrays, only the text is kept.
+        The traceback of the new one holds this evaluator, which is therefore emptied.
         """
         try:
             return work()
@@ -147,7 +145,8 @@ class CudaEvaluator(Evaluator):
             return self._attempt(lambda: self._compute(positions, width, origin))
 
     def _compute(self, positions, width: float, origin) -> tuple[cupy.ndarray, ...]:
-        """New arrays, which are made while the device computes, and written by its last kernel."""
+        """The results in new arrays, which are allocated while the device computes and which its
+        last kernel writes."""
         self._queue(self._reading(positions), width, origin, *self._before_gather)
         results = tuple(cupy.ndarray(*kind) for kind in self._kinds)
         self._gather(*(each.data.ptr for each in results))
@@ -159,7 +158,7 @@ class CudaEvaluator(Evaluator):
         return self.run.buffers
 
     def _reading(self, positions) -> Callable[[Run], Call]:
-        """A function as :meth:`queue` takes it, for positions, shape (n, 3), nm."""
+        """The argument ``fill`` of :meth:`queue` for positions, shape (n, 3), nm."""
         x = contiguous(positions, np.float64, np.float32)
         given = Given(len(x), x.itemsize, self.run.buffers["charges"].itemsize)
         return lambda run: given.take(run.buffers, x.data.ptr)
@@ -185,7 +184,7 @@ class CudaEvaluator(Evaluator):
             self._queue(fill, width, ORIGIN)
 
         parameters = self.parameters(width, ORIGIN)
-        if self._set_up:  # which does not read them before the first kernel has written them
+        if self._set_up:  # else the set-up reads them before the first kernel writes them
             self._parameters = parameters
         given = positions, parameters, largest_potential, names
         with self._device:
@@ -221,8 +220,8 @@ class CudaEvaluator(Evaluator):
         return self._block
 
     def on_device(self) -> AbstractContextManager:
-        """The evaluator's device, to be made the current one; its current stream waits for what an
-        earlier caller queued on another: the buffers are the same."""
+        """Context manager in which the evaluator's device is the current one. Its current stream
+        waits for the stream of the previous caller, who uses the same buffers."""
         with self._device:
             self._follow()
         return self._device
@@ -261,7 +260,7 @@ class CudaEvaluator(Evaluator):
         return kept[key]
 
     def for_groups(self, group: np.ndarray) -> GroupsRun:
-        """The program for the energies among groups, of which the last one is kept."""
+        """The program for the energies among groups; the most recent one is kept."""
         if self._groups is None or not np.array_equal(self._groups.group, group):
             self._groups = None
             self._groups = GroupsRun(self.specification, group)

@@ -1,5 +1,4 @@
-"""Evaluations of positions on the host, of which several are queued before the results of the first
-are waited for."""
+"""Evaluations of positions on the host, several of which are queued before the first has ended."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,11 +16,11 @@ BLOCK = 256
 """Threads per block of ``kernels/examine.cu``."""
 
 FOUND = 4
-"""Numbers that it writes."""
+"""Number of values that ``kernels/examine.cu`` writes."""
 
 
 class QueuedFrame:
-    """An evaluation that has been queued, in pinned memory that later ones use again.
+    """A queued evaluation, in pinned memory that later ones reuse.
 
     Args:
         particles: number of particles.
@@ -57,7 +56,7 @@ class QueuedFrame:
         self._parameters[...] = parameters
 
     def read(self, names: Sequence[str]) -> None:
-        """Queue copies of these buffers, and note when everything has been done."""
+        """Queue copies of these buffers, and an event after them."""
         self._names = names
         for name in names:
             buffer = self._buffers[name]
@@ -78,7 +77,7 @@ class QueuedFrame:
         return tuple(self._found.tolist())
 
     def copy(self) -> dict[str, np.ndarray]:
-        """The buffers that were copied, by name, as arrays that stay."""
+        """New arrays with the contents of the buffers that were read, by name."""
         return {name: self._copies[name][0].copy() for name in self._names}
 
 
@@ -115,11 +114,11 @@ class FrameQueue:
         """Queue an evaluation on the current stream.
 
         Args:
-            evaluate: queues one of the positions and parameters that the kernel writes which its
-                argument returns.
+            evaluate: queues an evaluation; called with the function that returns the launch of the
+                first kernel, which writes positions and parameters to the buffers.
             positions: shape (n, 3), nm, float32 or float64.
             parameters: the parameter block of the boxes.
-            largest_potential: beyond which a potential is invalid, kJ/mol/e.
+            largest_potential: largest valid potential, kJ/mol/e.
             names: the buffers to be copied.
         """
         buffers = self._buffers
@@ -137,5 +136,5 @@ class FrameQueue:
         return frame
 
     def release(self, frame: QueuedFrame) -> None:
-        """Let the memory of an evaluation that is done be used again."""
+        """Make the memory of a completed evaluation available to later ones."""
         self._free.append(frame)

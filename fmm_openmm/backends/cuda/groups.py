@@ -21,7 +21,7 @@ relative to that of a fragment and another box."""
 def choose_small(sizes: np.ndarray, specification: Specification) -> np.ndarray:
     """Whether the energies of each group are computed fragment by fragment, shape (G,), instead of
     from the potentials of its charges: of the groups with at most k particles, for the k that
-    costs least. The particles of a group are thought to be in one place.
+    costs least. The particles of a group are assumed to be close together.
 
     Args:
         sizes: number of particles of each group, shape (G,).
@@ -90,7 +90,8 @@ class GroupsRun:
         return 0.5 * (matrix + matrix.T)
 
     def _among_small(self, particles: Any, charges, limit: float):
-        """What half the sum with its transpose is the energies among the small groups."""
+        """A matrix A whose symmetric part ``(A + A.T) / 2`` holds the energies among the small
+        groups."""
         run: Any = self._run
         buffers = run.buffers
         if self._parameters is not particles.parameters:

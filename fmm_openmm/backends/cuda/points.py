@@ -10,7 +10,7 @@ from fmm_openmm.backends.cuda.program import SETUP
 from fmm_openmm.specification import Specification
 
 MOST_POINTS = 2**20
-"""Points that are evaluated together, which bounds the memory."""
+"""Maximum number of points that are evaluated together, which bounds the memory."""
 
 
 class PointsRun:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 SETUP = "operator"
-"""Comes before all stages: what depends on the shape of the cell. Queued once, and again when
-the shape has changed. The stages follow in the order of :data:`fmm_openmm.stages.STAGES`; inside
-OpenMM "export" comes after them, in place of "gather"."""
+"""Name of the set-up, which computes what depends on the shape of the cell. It is queued before the
+first evaluation, and again when the shape has changed. The other stages follow in the order of
+:data:`fmm_openmm.stages.STAGES`; inside OpenMM "export" can take the place of "gather"."""
 
 BACKGROUND = 1
 """The stream of lower priority than the others: its work fills what they leave idle, in a CUDA
@@ -34,7 +34,7 @@ memory. Inside OpenMM their launch overlaps the end of the previous kernel (prog
 launch)."""
 
 ALIGNMENT = 256
-"""Bytes: buffers within another one begin at multiples of it, as allocated ones do."""
+"""Bytes. Buffers within another buffer begin at multiples of it, like buffers of their own."""
 
 INPUTS = ("positions", "parameters", "charges")
 """Buffers the executor fills: (n, 3) nm, unless they are OpenMM's;
@@ -58,21 +58,21 @@ class Phase:
     """Before the first evaluation, and when ``parameters`` brings another shape."""
 
     AHEAD, EVALUATE = "ahead", "evaluate"
-    """At an evaluation. What raises a flag that the executor must see early is in the first."""
+    """At an evaluation; the first holds steps that set a flag which the executor must see early."""
 
     FAR, NEAR = "far", "near"
     """After these, if several devices share the work: the far field after the moments, on one of
     them, and the near field."""
 
     EXPORT, GATHER = "export", "gather"
-    """At its end, where forces are wanted, and where not."""
+    """At the end of an evaluation, with and without forces."""
 
     LIST, SEARCH = "list", "search"
     """A new order of Lennard-Jones sites where the list of their pairs is outdated, and the search
     for neighbours where it is not part of another phase."""
 
     FORCES, ENERGY, BOTH = "forces", "energy", "both"
-    """After that, what is wanted."""
+    """After the list: forces, energy or both, as requested."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Device:
     """The properties of a device that launches depend on.
 
     Attributes:
-        multiprocessors: their number.
+        multiprocessors: number of multiprocessors.
         shared: bytes of dynamic shared memory a block may ask for.
     """
 
@@ -129,10 +129,12 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Device memory of a shape and type, with initial contents or without. Of the kinds
-    "external", an array that is there already, and "flag", numbers in the CPU's memory that kernels
-    set and the executor reads, if it is not the program's "own". It may lie ``within`` another one,
-    from a byte on, whose memory it uses while that holds nothing."""
+    """Device memory of a shape and type, with or without initial contents.
+
+    Its ``kind`` is "own"; "external" for an array that exists already; or "flag" for numbers in the
+    CPU's memory that kernels set and the executor reads. It may lie ``within`` another buffer, from
+    a byte on, and use that memory while the other one does not.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -180,7 +182,7 @@ class Launch(Step):
 
 @dataclass(frozen=True)
 class Memset(Step):
-    """Zeros all of a buffer."""
+    """Sets all bytes of a buffer to 0."""
 
     buffer: str
 
@@ -289,8 +291,8 @@ class ProgramBuilder:
         )
 
     def share_memory(self, host: str, *groups: tuple[str, ...]) -> None:
-        """Let buffers lie within a one-dimensional one, which grows as they need: it and each of
-        the groups are used at different times."""
+        """Place groups of buffers within the one-dimensional buffer ``host``, which is enlarged if
+        necessary. ``host`` and each of the groups must be used at different times."""
         buffers = self.program.buffers
         most = buffers[host].nbytes
         for group in groups:

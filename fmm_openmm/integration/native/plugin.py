@@ -40,7 +40,7 @@ _log = logging.getLogger("fmm_openmm")
 NO_PLATFORM = "OpenMM has no CUDA platform here"
 
 BUILD_SECONDS = 300
-"""A compiler that takes longer has failed."""
+"""Time limit of the compiler, s."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _find() -> Library:
 
 
 def minor_version() -> str:
-    """OpenMM's, as "8.6"."""
+    """OpenMM's minor version, such as "8.6"."""
     return ".".join(openmm.version.short_version.split(".")[:2])
 
 

@@ -18,9 +18,9 @@ namespace fmm {
 static const int DELAY_AFTER = 200, MAX_DELAYS = 50;
 
 // Number of pairs within the cutoff per particle of the System, each pair counted twice, from which
-// pairs take long. Then OpenMM's bonded forces are computed concurrently with them; otherwise pairs
-// precede the FMM, and bonded forces follow while that is still computed. About 800 with CHARMM36,
-// 150 with Amber lipids.
+// OpenMM's bonded forces are computed concurrently with the pairs. With fewer, the pairs have the
+// highest priority, and bonded forces follow while the FMM is still at work. About 800 with
+// CHARMM36, 150 with Amber lipids.
 static const double MANY_PAIRS = 400;
 
 // Resets the number of delays after a reordering.

@@ -177,7 +177,7 @@ def build(sites: Sites, device: Device, interface: Interface, blocks: int | None
         sites: what is computed.
         device: the device's facts.
         interface: OpenMM's arrays.
-        blocks: that sort sites together; None for as many as are fastest.
+        blocks: number of blocks that sort the sites; None for the fastest number.
 
     Raises:
         ValueError: too many sites for an entry of a list.
@@ -249,7 +249,7 @@ def _list(b: ProgramBuilder, sites: Sites, blocks: int) -> None:
     outdated.
 
     Args:
-        blocks: that sort sites together.
+        blocks: number of blocks that sort the sites.
     """
     capacity = np.int32(sites.capacity)
     b.stage("list", "lennard_jones_list", Phase.LIST, fetch_sites=0)

@@ -1,4 +1,4 @@
-"""What every stage's function is given."""
+"""``Builder``: a program under construction, which each stage extends."""
 
 import numpy as np
 
@@ -10,20 +10,20 @@ TRACE_SIDE = 2
 
 
 class Builder(ProgramBuilder):
-    """The facts of the problem, and ways to add to its program.
+    """A program under construction, and the facts of the problem that stages need.
 
     Attributes:
         n, boxes, terms, parts: numbers of particles, of boxes that can hold some, of terms of an
             expansion, of parts at most.
         levels, root: levels below the root grid, and the lattice of its boxes: ``lattice`` is that
             of the leaves.
-        corners: parts a particle has at most.
+        corners: maximum number of parts of a particle.
         crowd: number of parts in a box that holds any, on average.
         sets: sets of charges that are evaluated together.
         real, complex: types of the far and near field.
         virial: whether the stages also compute what the virial needs.
         share: the boxes whose parts get results, or None: all.
-        targets: number of these boxes at most.
+        targets: maximum number of these boxes.
         waves: range of the last indices of the wave vectors of the convolution: all, unless ranks
             share them.
     """

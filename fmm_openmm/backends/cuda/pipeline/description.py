@@ -29,16 +29,16 @@ from fmm_openmm.stages import Stages
 from fmm_openmm.units import COULOMB_CONSTANT
 
 MOST_PARTICLES = 2**28 - 1
-"""Parts of particles have numbers of 32 bits, 8 to a particle."""
-
+"""Maximum number of particles, since their parts, 8 for each, have numbers of 32 bits."""
 
 NOT_FAR = {SETUP, "sort", "term", "p2m", "p2p", "gather", "export"}
-"""Stages that are no part of the far field after the moments."""
+"""Stages that do not belong to :attr:`Phase.FAR`, the far field after the moments."""
 
 
 class Description(Stages):
-    """The stages of the GPU: each appends its steps to a program, and returns names of buffers
-    where others return arrays: of the buffers that are added up for an ``Accumulator``."""
+    """The stages on a GPU. Each appends its steps to a program, and returns names of buffers where
+    other backends return arrays; for an ``Accumulator``, the names of the buffers that gather adds
+    up."""
 
     _term: Term | None = None
 

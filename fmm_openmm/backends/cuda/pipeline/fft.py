@@ -19,16 +19,16 @@ WHOLE_BYTES = 110_000
 over the device."""
 
 COLUMNS = 16
-"""Columns a block transforms, where they fit."""
+"""Columns that a block transforms if they fit into shared memory."""
 
 BUTTERFLY = 6
-"""Values a thread holds at a time, roughly."""
+"""Approximate number of values that a thread holds at a time."""
 
 THREADS = 128
-"""A block that transforms columns or sums, and the smallest of the others."""
+"""Threads of a block that transforms columns or sums, and the fewest of any other block."""
 
 MOST_THREADS = 8192
-"""Largest block, times the bytes of a complex value: as its registers allow."""
+"""Maximum threads of a block times the bytes of a complex value, a limit set by registers."""
 
 OTHER = {"spectrum": "local_spectrum", "local_spectrum": "spectrum"}
 """The two buffers between which transforms and the convolution alternate."""
@@ -43,7 +43,7 @@ class Fourier:
 
     Attributes:
         terms: number of grids.
-        shape: theirs.
+        shape: shape of a grid.
         itemsize: bytes of a complex value.
         shared: bytes of shared memory a block may have.
         planes: planes of each grid that are transformed along the last axes.
@@ -221,7 +221,7 @@ class Fourier:
         self._last_axes(b, "inverse", self.shape[2], *arguments)
 
     def _last_axes(self, b: Builder, direction: str, length: int, *arguments: str | At) -> None:
-        """The real part, along the last axes; ``length``: of rows of the result."""
+        """Queue the real transform along the last axes, to rows of ``length`` values."""
         lines = self.planes * self.shape[1]
         if self.rows:
             pairs = (lines // self.rows + 1) // 2 * self.terms
@@ -243,7 +243,8 @@ class Fourier:
             )
 
     def _columns(self, b: Builder, direction: str, axis: int, here: str) -> str:
-        """The complex part, along one of the first axes of a spectrum; where the result is."""
+        """Queue the complex transform of the spectrum ``here`` along one of the first axes. Returns
+        the buffer of the result."""
         length, inner = self.shape[axis], (self.shape[1] * self.waves, self.waves)[axis]
         outer = (self.terms, self.terms * self.shape[0])[axis]
         if self.divided and axis == 0:

@@ -1,4 +1,4 @@
-"""The stage gather: from the parts' results to those of the particles, OpenMM's or others."""
+"""The stage gather: from the results of parts to those of particles."""
 
 from ctypes import sizeof
 
@@ -24,8 +24,8 @@ def gather(
 ) -> tuple[str, str]:
     """Sum the results of the parts to those of the particles. Inside OpenMM the stage "export"
     takes its place in steps that need forces, and adds these to OpenMM's, by way of a buffer if
-    they are in other coordinates; a term is added. The energy is accompanied by the other
-    :class:`fmm_openmm.backends.cuda.abi.Sums`."""
+    they are in other coordinates. ``term`` is added to the results. All
+    :class:`fmm_openmm.backends.cuda.abi.Sums` are computed with the energy."""
     blocks, ticket = -(-b.n // GATHER_BLOCK), At("count", b.boxes)  # zeroed with the counts
     b.stage("gather", "gather", Phase.GATHER, **{"gather_atoms" if interface else "gather": 0})
     b.buffer("potentials", b.n, b.real)

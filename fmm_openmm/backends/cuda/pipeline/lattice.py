@@ -12,10 +12,10 @@ TRACE_TERMS = 7
 """Coefficients of the trace term, :func:`fmm_openmm.expansions.background.polynomial`."""
 
 CONVOLVE_WARPS = 16
-"""A block of convolve."""
+"""Warps of a block of convolve."""
 
 MIRRORED_WARPS, MIRRORED_TILES = 8, 7
-"""A block of convolve_mirrored, and the row tiles of a warp at most."""
+"""Warps of a block of convolve_mirrored, and maximum row tiles of a warp."""
 
 
 def lattice_m2l(b: Builder) -> str:
@@ -39,11 +39,13 @@ def lattice_m2l(b: Builder) -> str:
 
 
 def trace(b: Builder, spectrum: str, waves: int, queues: bool = True) -> None:
-    """Add the sums of the trace term, and queue them unless they come from elsewhere; after that
-    comes the event "traced".
+    """Add the buffer of the trace term's sums, and queue the sums unless another rank has them.
+    Records the event "traced".
 
     Args:
-        spectrum: of the moments, with wave vector 0 the first of so many of each term.
+        spectrum: spectrum of the moments; wave vector 0 comes first.
+        waves: number of wave vectors of each term in it.
+        queues: whether this program computes the sums.
     """
     if b.lattice.background == 0.0:
         b.table("trace", np.zeros((b.sets, TRACE_TERMS)), np.float64)
@@ -73,7 +75,7 @@ def convolve(b: Builder, source: str, target: str) -> None:
 
 
 def _convolve(b: Builder, source: str, target: str) -> None:
-    """Rows of the matrices are shared among blocks where there are few wave vectors."""
+    """Queue convolve. Blocks share the rows of the matrices where there are few wave vectors."""
     size, operator_terms = 32 * b.real.itemsize, (2 * b.order + 1) ** 2
     staged = (2 * b.terms + operator_terms) * size <= b.device.shared
     b.stage("lattice", convolve=_held(b, (2 * b.terms + staged * operator_terms) * size))

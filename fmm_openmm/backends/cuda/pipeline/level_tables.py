@@ -20,7 +20,7 @@ LARGEST_ORDER = 20
 suffice."""
 
 TRANSLATE_THREADS = 256
-"""A block of m2m and l2l."""
+"""Threads of a block of m2m and l2l."""
 
 WARP = 32
 """Boxes of a slab."""

@@ -1,13 +1,12 @@
-"""The stage m2l, and its operator between the boxes of a level: its tables, and how its kernels
-are launched.
+"""The stage m2l, and its operator between the boxes of a level: its tables and launches.
 
-``kernels/m2l_rotation.cu`` translates along an axis between rotations, these in part by
-``kernels/m2l_planes.cu``: O(p^3). Those of :mod:`fmm_openmm.literature.operators` have the same
-interface.
+``kernels/m2l_rotation.cu`` translates along an axis between rotations, some of which
+``kernels/m2l_planes.cu`` computes: O(p^3). The operators of :mod:`fmm_openmm.literature.operators`
+have the same interface.
 
 An operator is made once for all levels. It reads moments and overwrites ``level_sums``, local
-expansions in shares, both in the slabs of ``kernels/common/levels.cuh``; what depends on the box
-vectors is made when these are set up.
+expansions in shares, both in the slabs of ``kernels/common/levels.cuh``. The set-up makes what
+depends on the box vectors.
 """
 
 from dataclasses import replace
@@ -26,7 +25,7 @@ from fmm_openmm.backends.cuda.pipeline.level_tables import (
 from fmm_openmm.backends.cuda.program import At
 
 M2L_ADD_WARPS = 8
-"""A block of m2l_add."""
+"""Warps of a block of m2l_add."""
 
 ROTATION_SHAPES = {
     4: (
@@ -54,12 +53,12 @@ multiprocessor at most, parts of the work on terms of even and of odd parity, nu
 sums in registers. The fastest on an H200."""
 
 PLANES_BYTES = 2**30
-"""Bytes for moments turned into planes, and as many for sums; they limit the number of planes at a
-time, which is at least one."""
+"""Bytes for moments rotated into planes, and as many for sums, which limit the number of planes at
+a time; at least one plane."""
 
 SHARE_SOURCES = 400
-"""To add up the sums of another share takes ``rotation`` about as long as so many sources over
-the square of the order."""
+"""Cost of adding up the sums of another share in ``rotation``, in sources, times the square of the
+order."""
 
 
 def m2l(b: Builder, tables: LevelTables, moments: str, local: str, level: int) -> str:

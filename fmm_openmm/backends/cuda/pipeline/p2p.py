@@ -12,8 +12,7 @@ P2P_BLOCK = 64
 """Threads of a block of p2p, which owns a box: two warps."""
 
 P2P_SOURCES, P2P_BYTES = 1024, 24 * 1024
-"""Sources a box of p2p may hold at a time, and bytes of them."""
-
+"""Maximum number of sources that a block of p2p holds at a time, and their maximum bytes."""
 
 WORK_SUMS = 6
 """Sums of a warp for the virial, as in ``kernels/common/p2p_work.cuh``."""
@@ -27,8 +26,8 @@ def nearest_first(lattice: BoxLattice) -> np.ndarray:
 
 
 def exclusions(b: Builder, pairs) -> NearExclusions[str]:
-    """The tables of excluded partners. p2p subtracts those that are not near: it has the segments
-    at hand that say where a partner comes up."""
+    """Add the tables of excluded partners, for p2p, which also subtracts the pairs that are not
+    near."""
     start, partner = partners(pairs, b.n, itself_first=True)
     list_offsets(b)
     b.table("partner_start", start, np.int32)
@@ -55,8 +54,8 @@ def list_near(b: Builder, values: int) -> None:
 
 
 def p2p(b: Builder, parts: Parts[str], near: NearExclusions[str], out: list[str]) -> None:
-    """The near field at the parts, after which comes the event "near". It needs only the parts, so
-    it runs along with the far field."""
+    """The near field at the parts. Records the event "near". It needs only the parts, so it runs
+    concurrently with the far field."""
     b.stage("p2p", p2p=0)
     list_near(b, 4)
     b.table("potentials_wanted", [1], np.int32)

@@ -22,27 +22,27 @@ from fmm_openmm.specification import Specification
 from fmm_openmm.stages import NearExclusions
 
 MOST_RANKS = 32
-"""Ranks in a mask of ``kernels/ranks.cu``."""
+"""Maximum number of ranks, the bits of a mask of ``kernels/ranks.cu``."""
 
 MARK, MARK_PARTNERS, SEND = "mark_particles", "mark_partners", "send_copies"
-"""Stages of the particles that the rank is given. After the first one "owners" of the particles of
-other ranks are filled in. The second one leaves the numbers of copies in "listed", which the caller
-replaces by their sums. The third one makes the copies, as far as there is room for them, and leaves
-their numbers in "sent_number". The caller sends copies and numbers to the other ranks."""
+"""Stages of the particles that the rank is given. After the first one the caller fills in "owners"
+of the particles of other ranks. The second one leaves the numbers of copies in "listed", which the
+caller replaces by their sums. The third one makes the copies, as far as there is room for them, and
+leaves their numbers in "sent_number". The caller sends copies and numbers to the other ranks."""
 
 SUMMING = ("sort", "p2m", "p2p")
-"""The stages of the moments of the rank's boxes. The stage p2p, which ends when "gather" begins,
-runs along with all in between."""
+"""The stages from the copies to the moments of the rank's boxes. p2p runs concurrently with all
+stages up to "gather"."""
 
 FORWARD = "forward"
-"""The stage from "grids" to "spectrum", the rank's planes for the wave vectors of the others, and
-to "local_spectrum", all planes of the rank's own wave vectors, for its own planes: those of others
-are filled in. The layouts are those of ``kernels/common/spectra.cuh``."""
+"""The stage that transforms "grids", the rank's planes: values for the wave vectors of other ranks
+go to "spectrum", those for the rank's own wave vectors to "local_spectrum", where the caller fills
+in those of other planes. The layouts are those of ``kernels/common/spectra.cuh``."""
 
 CONVOLVE = "lattice"
 """The stage from "local_spectrum" to "spectrum", all planes of the rank's wave vectors, and to
-"trace" on the rank of the first wave vector. Then "local_spectrum" is filled in, the rank's planes
-for the wave vectors of the others."""
+"trace" on the rank of the first wave vector. Then the caller fills in "local_spectrum": the rank's
+planes for the wave vectors of the others."""
 
 INVERSE = "inverse"
 """The stage back to "grids"."""
@@ -58,7 +58,7 @@ FINISH, RESULTS = "finish", ("potentials", "fields", "forces")
 BLOCK, FINISH_BLOCK = 128, 256
 
 FINISH_BLOCKS = 16
-"""Blocks of the stage finish per multiprocessor, at most: the last one adds up what all have."""
+"""Maximum blocks of the stage finish per multiprocessor. The last block adds up the sums of all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class RankSizes:
     """The numbers of a rank and of its particles.
 
     Attributes:
-        rank, ranks: its own number, and that of all ranks.
+        rank, ranks: number of the rank, and number of all ranks.
         all: particles of all ranks.
         first, given: number of the first particle that the rank is given, and how many.
         excluded: excluded partners of all particles.

@@ -1,5 +1,5 @@
-"""The set-up: the lattice operator, and what the kernels of ``kernels/setup/operator.cu`` and
-``slab.cu`` are given to build it: how Ewald's sums are split, and their integer tables.
+"""The set-up: the lattice operator, and the arguments of ``kernels/setup/operator.cu`` and
+``slab.cu``, which build it: the splitting of the Ewald sums, and their integer tables.
 
 Tables hold indices of boxes, not lengths, and reach somewhat further than needed: they serve all
 cells with the same counts and near stencil that are strained by up to
@@ -23,13 +23,13 @@ SLACK = 0.05
 :data:`fmm_openmm.box.MAX_STRAIN` makes."""
 
 OFFSET_TILE = 32
-"""Offsets a tile of ``operator.cu``: a row of offsets starts anew with it."""
+"""Offsets per tile of ``operator.cu``; a new row of offsets starts with each tile."""
 
 OPERATOR_WAVES = 64
-"""Wave vectors a block of ``operator.cu``."""
+"""Wave vectors per block of ``operator.cu``."""
 
 ALIAS_COST = 4.0
-"""Work of an alias over that of an offset."""
+"""Work of an alias relative to that of an offset."""
 
 CANCELLATION = 4.5
 """Largest alpha times the distance of the nearest far boxes; with more the halves of the sum
@@ -137,9 +137,9 @@ def serves(made_for: Specification, wanted: Specification) -> bool:
 
 
 def built_lattice(lattice: BoxLattice) -> BoxLattice | None:
-    """The periodic lattice whose operator the kernels build for these boxes: these themselves or,
-    of a slab, their stack, if it has as many wave vectors. None if the operator is that of a
-    program."""
+    """The periodic lattice whose operator the kernels build for these boxes: the lattice itself or,
+    for a slab, that of a stack of slabs, if it has as many wave vectors. None if the operator comes
+    with the program."""
     if not isinstance(lattice, PaddedLattice):
         return lattice
     if lattice.padded != (False, False, True):
@@ -163,7 +163,7 @@ def setup_tables(b: Builder) -> None:
 
 
 def _from_host(b: Builder) -> None:
-    """Changes with the boxes only, so it comes with the program."""
+    """Add the operator, computed on the host, as a table of the program."""
     accuracy = 1e-10 if b.real == np.float32 else 1e-17
     operator = lattice_operator(b.root, b.order, accuracy, octant=mirrored(b.root))
     operator = operator.reshape(-1, *stored_shape(b.root))[..., b.waves]
@@ -234,10 +234,10 @@ def build_operator(b: Builder, lattice: BoxLattice, accuracy: float) -> None:
 
 
 def _split(top: int, accuracy: float, reach: float, images: int) -> tuple[float, float, float]:
-    """The splitting parameter of least work, and the radii it needs in real and reciprocal space.
+    """The splitting parameter of least work, and its cutoffs in real and reciprocal space.
 
     Args:
-        images: offsets that are added up as one.
+        images: number of mirrored offsets that are added up as one.
     """
 
     def work(split):

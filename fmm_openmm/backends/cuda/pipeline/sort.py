@@ -1,4 +1,4 @@
-"""The stage sort: from particles, OpenMM's or others, to parts listed by box."""
+"""The stage sort: from particles to parts listed by box."""
 
 from ctypes import sizeof
 
@@ -11,19 +11,20 @@ from fmm_openmm.expansions.error import leaders
 from fmm_openmm.stages import Parts
 
 REGIONS = 2048
-"""At most so many counts are added up by every block of p2m, to find out where its parts begin."""
+"""Maximum number of counts that a block of p2m adds up to find where its parts begin."""
 
 
 def clears_counts_late(b: Builder, interface: Interface | None) -> bool:
-    """Whether counts are zeroed at the end of their use, concurrently with the far field, which
-    takes no time. This requires that an evaluation is queued as a whole; if its beginning may be
-    repeated, or stages are queued one by one or left out, counts are zeroed at the beginning."""
+    """Whether counts are zeroed after their last use, concurrently with other stages, instead of at
+    the beginning of an evaluation. This requires that evaluations are queued as a whole: no stage
+    is repeated, left out or queued alone."""
     return interface is not None and not b.lattice.is_padded and not b.share
 
 
 def clear_counts(b: Builder) -> None:
-    """Zero the counts, which p2m has read, before gather, but not before the trace term: in a
-    graph a memset has no priority, and waits until all blocks of p2p have begun."""
+    """Zero the counts, which p2m has read, after the trace term and before gather. In a graph a
+    memset has no priority: it waits until all blocks of p2p have begun, for which the trace term
+    must not wait."""
     b.wait("sorted", TRACE_SIDE)
     b.memset("count", TRACE_SIDE)
     b.record("cleared", TRACE_SIDE)
@@ -33,8 +34,8 @@ def clear_counts(b: Builder) -> None:
 def sort(b: Builder, pairs, minimum_image: bool, interface: Interface | None) -> Parts[str]:
     """Parts of particles, listed by box; p2m puts them in order.
 
-    Where boxes cover the particles only, "outside" tells whether one has no box. Inside OpenMM it
-    is the executor's.
+    Where boxes cover only the particles, the flag "outside" tells whether a particle lies in no
+    box. Inside OpenMM the executor reads it.
     """
     is_padded = b.lattice.is_padded
     b.stage(SETUP)

@@ -17,7 +17,7 @@ WORK_SIDE = 3
 """The stream of lattice_work, which needs only the moments."""
 
 BLOCK = 256
-"""Threads of a block of lattice_work, of virial and of azimuths."""
+"""Threads of a block of lattice_work and of azimuths."""
 
 ACCURACY = 1e-15
 """Size of the terms left out of the operators whose differences are taken, relative as in
@@ -25,15 +25,15 @@ ACCURACY = 1e-15
 
 
 def lattice_work(b: Builder) -> None:
-    """The work of the lattice operator, from the spectrum of the moments, concurrent with the
-    convolution. The executor fills "operator_derivatives", for each generator the rows of
-    :func:`azimuth_program`."""
+    """Queue the work of the lattice operator, from the spectrum of the moments, concurrently with
+    the convolution. The executor fills "operator_derivatives": for each generator the buffer "rows"
+    of :func:`azimuth_program`."""
     images, shape = 4 if mirrored(b.root) else 1, stored_shape(b.root)
     pairs, size = (b.order + 1) * (b.order + 2) // 2, 2 * b.complex.itemsize
     at_once = next((n for n in (32, 16, 8) if n * pairs * size <= b.device.shared), 4)
     blocks = -(-int(np.prod(shape)) * images // at_once)
     azimuths = 2 * (b.order + 1)
-    # a block a multiprocessor, which leaves room for p2p
+    # one block per multiprocessor leaves room for p2p
     share = min(-(-azimuths * at_once // BLOCK), max(1, b.device.multiprocessors // blocks))
     b.stage("lattice", "lattice_work", lattice_work=at_once * pairs * size)
     b.macros(WORK_WAVES=at_once, WORK_IMAGES=images)
@@ -49,15 +49,15 @@ def lattice_work(b: Builder) -> None:
 
 
 def rows(order: int) -> int:
-    """Rows of the derivative of the operator along a generator, see
+    """Number of rows of the derivative of the operator along a generator, see
     ``kernels/common/azimuths.cuh``."""
     return (order + 1) * (3 * order + 1)
 
 
 def azimuth_program(order: int, shape: tuple[int, ...], dtype) -> Program:
-    """A program whose set-up takes the derivative of the operator along a generator, for a grid of
-    wave vectors of this shape, from the buffer "derivative" in float64, and leaves it as functions
-    of the azimuth in the buffer "rows"; see ``kernels/setup/azimuths.cu``."""
+    """A program whose set-up reads the derivative of the operator along a generator, for a grid of
+    wave vectors of this shape, from the buffer "derivative", float64, and writes it as functions of
+    the azimuth to the buffer "rows"; see ``kernels/setup/azimuths.cu``."""
     b, waves = ProgramBuilder(), int(np.prod(shape))
     b.macros(REAL=real_type(dtype), ORDER=order)
     b.stage(SETUP, "azimuths", azimuths=0)
@@ -70,8 +70,8 @@ def azimuth_program(order: int, shape: tuple[int, ...], dtype) -> Program:
 
 
 def virial(b: Builder, parts: Parts[str]) -> tuple:
-    """The arguments with which the kernel gather also sums the virial: places of the parts, works
-    of the lattice operator and of the near field, and the result."""
+    """Further arguments of the kernel gather, with which it also sums the virial: positions of the
+    parts, the work of the lattice operator and of the near field, and the result."""
     b.buffer("virial", (3, 3), np.float64)
     works = b.program.buffers["lattice_work"].shape[0]
     return parts.x, np.int32(works), "lattice_work", "near_work", "virial"

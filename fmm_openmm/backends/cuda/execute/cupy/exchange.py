@@ -1,5 +1,4 @@
-"""Arrays and streams of other packages: one memory and one order of work; and copies within a
-device."""
+"""Arrays and streams of other packages, in the same memory and the same order of work."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,17 +20,9 @@ RESULTS = "energy", "forces", "potentials"
 
 
 def as_array(owner) -> cupy.ndarray:
-    """The array of what lies on the current device and supports DLPack, such as a tensor of
-    PyTorch; the memory stays the owner's."""
+    """The memory of an object on the current device that supports DLPack, such as a tensor of
+    PyTorch, as an array without a copy."""
     return cupy.from_dlpack(owner)
-
-
-def copied(array: cupy.ndarray) -> cupy.ndarray:
-    """A copy of a contiguous array, queued as a copy of memory: in a fraction of the time that the
-    host needs to launch CuPy's kernel for copies."""
-    copy = cupy.ndarray(array.shape, array.dtype)
-    copy.data.copy_from_device_async(array.data, array.nbytes)
-    return copy
 
 
 def assign(buffer: cupy.ndarray, values) -> None:
@@ -149,7 +140,7 @@ class Given(NamedTuple):
         return self._call("give", size, *results, *turned, energy, forces, potentials, virial)
 
     def _call(self, name: str, size: int, *arguments) -> Call:
-        """The launch of a kernel for the numbers of a program of this size, bytes."""
+        """The launch of a kernel for a program whose real numbers have this size, bytes."""
         device = cupy.cuda.runtime.getDevice()
         kernel = _kernel(name, device, size, self.position_size, self.charge_size)
         blocks = -(-self.particles // BLOCK), 1, 1

@@ -1,4 +1,4 @@
-"""Programs through CuPy: their buffers, their kernels, and what queues their steps."""
+"""Programs through CuPy: their buffers and kernels, and the queueing of their steps."""
 
 import math
 from collections.abc import Callable
@@ -25,17 +25,17 @@ from fmm_openmm.backends.cuda.program import (
 )
 
 FOREMOST = -100
-"""CUDA takes the highest priority it has."""
+"""A priority beyond the range of CUDA, which takes its highest priority instead."""
 
 
 def current_device() -> Device:
-    """The facts of the current device."""
+    """The properties of the current device."""
     facts = cupy.cuda.Device().attributes
     return Device(facts["MultiProcessorCount"], facts["MaxSharedMemoryPerBlockOptin"])
 
 
 def allocated(program: Program, given: dict[str, cupy.ndarray]) -> dict[str, cupy.ndarray]:
-    """Allocate the buffers of a program that are not ``given`` nor flags, with their initial
+    """Allocate the buffers of a program that are neither ``given`` nor flags, with their initial
     contents. Returns all buffers but flags by name."""
     found = given | {
         name: cupy.empty(buffer.shape, buffer.dtype)
@@ -159,8 +159,8 @@ class Run:
                     step()
 
     def writer(self, stage: str, *names: str) -> Callable[..., None]:
-        """A function that queues the kernel that a stage consists of, which writes to the addresses
-        that it is given, instead of to the buffers of these names."""
+        """A function of addresses, which queues the only kernel of a stage with these addresses in
+        place of the buffers ``names``."""
         (step,) = (step for step in self._program.steps_of(stage) if isinstance(step, Launch))
         given = [
             self._address(argument) if isinstance(argument, At) else argument
@@ -182,7 +182,7 @@ class Run:
 
     def replay(self, *stages: str, first: Call | None = None) -> None:
         """Queue these stages or, without names, all but the set-up, as a CUDA graph, which the
-        first call captures; on request after a kernel ``first`` in the same graph, whose arguments
+        first call captures. The graph begins with the kernel ``first``, if given, whose arguments
         may differ between calls."""
 
         def queue():
@@ -193,7 +193,7 @@ class Run:
         self._replay((stages, first and first[:3]), queue, first)
 
     def launch(self, call: Call) -> None:
-        """Queue a kernel as a CUDA graph of its own: the host takes longer to launch a kernel."""
+        """Queue a kernel as a CUDA graph of its own: a plain launch takes the host longer."""
         self._replay(call[:3], call.queue, call)
 
     def _replay(self, key: Any, queue: Callable[[], None], first: Call | None) -> None:

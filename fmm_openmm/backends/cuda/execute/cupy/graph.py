@@ -55,7 +55,7 @@ class Graph:
 
     Args:
         graph: the captured graph.
-        first: what it begins with, if its arguments may change.
+        first: the kernel that the graph begins with, if its arguments may change.
     """
 
     def __init__(self, graph: int, first: Call | None = None):
@@ -92,7 +92,7 @@ class Graph:
         self._set = lambda: set_node(executable, node, parameters)
 
     def launch(self, stream: cupy.cuda.Stream, first: Call | None = None) -> None:
-        """Queue the graph; on request with other arguments of the kernel that it begins with."""
+        """Queue the graph, with the arguments of ``first`` for the kernel that it begins with."""
         if first and (given := first.arguments) != self._arguments:
             for passed, old, value in zip(self._passed, self._arguments, given, strict=True):
                 if value != old:

@@ -1,4 +1,4 @@
-"""The one place that compiles CUDA kernels for CuPy: a stage and its macros in, a
+"""The only module that compiles CUDA kernels for CuPy: a stage and its macros in, a
 ``cupy.RawModule`` out.
 
 CuPy keeps compiled kernels in a folder, and checks what it reads there by a hash. Where that folder

@@ -35,14 +35,14 @@ class GpuRank:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What distinguishes the device from those of other ranks."""
+        """Name of the host and PCI bus ID, which distinguish the devices of ranks."""
         return socket.gethostname(), self._device.pci_bus_id
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """The device is the current one, with a stream of high priority, which waits for the
-        caller's stream and for which that waits at the end: what is exchanged does not wait for the
-        near field."""
+        """Context manager in which the device is the current one, with a stream of high priority:
+        exchanges do not wait for the near field. This stream waits for the caller's at the
+        beginning, and the caller's for it at the end."""
         with self._device:
             caller = cupy.cuda.get_current_stream()
             self._stream.wait_event(caller.record())
