@@ -282,8 +282,8 @@ class _Coupling:
     def evaluate(self, _caller, step: int, number: int, tags, positions, forces) -> None:
         """Set forces, energy, virial and energies per atom of fix external.
 
-        An exception would be ignored by LAMMPS. It becomes LAMMPS' error, the run is ended, and
-        the results until then are not numbers."""
+        LAMMPS would ignore an exception. It becomes an error of LAMMPS, which ends the run; the
+        results until then are NaN."""
         try:
             self._evaluate(step, number, tags, positions, forces)
         except BaseException as error:
@@ -294,8 +294,8 @@ class _Coupling:
     def _end_run(self, text: str) -> None:
         """End the run, and leave an error that the command raises which has started it.
 
-        LAMMPS keeps the errors of its library until then. Its function ``lammps_error`` would exit;
-        the error that text can be given to without is that of a fix that does not exist."""
+        LAMMPS keeps the errors of its library until then. Its function ``lammps_error`` would exit.
+        The only other error with a text of the caller's is that of a fix that does not exist."""
         self._lmp.lib.lammps_fix_external_set_energy_global(
             self._lmp.lmp, text.encode(), c_double(0.0)
         )
