@@ -1,4 +1,4 @@
-"""The algorithm: one line a stage."""
+"""The algorithm: one line per stage."""
 
 from typing import TypeVar
 

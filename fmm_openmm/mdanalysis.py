@@ -38,7 +38,7 @@ class CoulombAnalysis(AnalysisBase):
         verbose: show a progress bar, with the backend "serial".
 
     Attributes:
-        results: has an array for each quantity, by its name, with one row a frame: ``energy``
+        results: has an array for each quantity, by its name, with one row per frame: ``energy``
             (frames,), kJ/mol; ``forces`` and ``fields`` (frames, n, 3), kJ/mol/nm and kJ/mol/nm/e;
             ``potentials`` (frames, n), kJ/mol/e.
 

@@ -75,7 +75,7 @@ def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> I
 
     Args:
         source: the path of a file (DCD, XTC, NetCDF and whatever else MDTraj reads without a
-            topology; PDB or mmCIF with a model a frame), an ``mdtraj.Trajectory``, a Universe, an
+            topology; PDB or mmCIF, a model per frame), an ``mdtraj.Trajectory``, a Universe, an
             AtomGroup or a reader of MDAnalysis, an ``openmm.app.PDBFile`` or ``PDBxFile``; or an
             iterable of frames: positions, pairs of positions and box vectors, :class:`Frame`,
             chunks of ``mdtraj.iterload``, or paths of files.

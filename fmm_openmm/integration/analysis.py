@@ -70,7 +70,7 @@ def analyse(
         dtype: type of the arrays other than energies and virials.
 
     Returns:
-        An array for each quantity, by its name, with one row a frame: "energy" (frames,), kJ/mol;
+        An array for each quantity, by its name, with one row per frame: "energy" (frames,), kJ/mol;
         "forces" and "fields" (frames, n, 3), kJ/mol/nm and kJ/mol/nm/e; "potentials" (frames, n),
         kJ/mol/e; "virial" (frames, 3, 3), kJ/mol.
 

@@ -121,7 +121,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Kernel:
-    """An entry point of a kernel file; ``shared`` bytes of dynamic shared memory a block."""
+    """An entry point of a kernel file; ``shared`` bytes of dynamic shared memory per block."""
 
     file: str
     shared: int = 0

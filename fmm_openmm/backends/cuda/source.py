@@ -1,5 +1,5 @@
-"""The kernel sources: where they are, and one self-contained text a stage,
-macros and headers included."""
+"""The kernel sources: where they are, and one self-contained text per stage, with macros and
+headers."""
 
 import re
 from functools import cache

@@ -59,7 +59,7 @@ other, so that other kernels run at the same time as the last ones, and cost lit
 valid."""
 
 LIST_THREADS, PAIR_THREADS = 256, 128
-"""Threads a block: ``THREADS`` of the kernels."""
+"""Threads per block: ``THREADS`` of the kernels."""
 
 
 @dataclass(frozen=True)
