@@ -154,9 +154,9 @@ struct Functions {
 #pragma unroll
         for (int l = L > ORDER ? L - ORDER : 0; 2 * l <= L; l++) {
             const int j = L - l;
-            const real once = l < j ? real(1) : real(0.5);
-            const real2 e = {once * even[l].x, once * even[l].y},
-                        o = {once * odd[l].x, once * odd[l].y};
+            const real weight = l < j ? real(1) : real(0.5);
+            const real2 e = {weight * even[l].x, weight * even[l].y},
+                        o = {weight * odd[l].x, weight * odd[l].y};
             add_dot(p, e, even[j]);
             add_dot(p, {-o.x, -o.y}, odd[j]);
             add_dot(q, e, odd[j]);

@@ -14,10 +14,10 @@ extern "C" __global__ void __launch_bounds__(256)
     azimuths(int waves, const double* __restrict__ derivative /* ((2 ORDER + 1)^2, waves) */,
              real2* __restrict__ rows /* (ROWS, waves): DE, DO */) {
     const int wave = blockIdx.x * 256 + threadIdx.x, row = blockIdx.y,
-              of_two = row % (3 * ORDER + 1);
+              in_pair = row % (3 * ORDER + 1);  // row of an even azimuth and the next one
     if (wave >= waves) return;
-    const bool second = of_two > 2 * ORDER;
-    const int azimuth = row / (3 * ORDER + 1) * 2 + second, L = second ? of_two - ORDER : of_two;
+    const bool second = in_pair > 2 * ORDER;
+    const int azimuth = row / (3 * ORDER + 1) * 2 + second, L = second ? in_pair - ORDER : in_pair;
     const double* const order_0 = derivative + (L * L + L) * (long long)waves + wave;
     double even = order_0[0], odd = 0;
     for (int m = 1; m <= L; m++) {
