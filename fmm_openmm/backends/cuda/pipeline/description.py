@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from fmm_openmm.backends.cuda.abi import Parameters
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.gather import gather
 from fmm_openmm.backends.cuda.pipeline.l2l import l2l
@@ -30,6 +31,12 @@ from fmm_openmm.units import COULOMB_CONSTANT
 
 MOST_PARTICLES = 2**28 - 1
 """Maximum number of particles, since their parts, 8 for each, have numbers of 32 bits."""
+
+PLACES = {
+    name: slice(field.offset // 8, (field.offset + field.size) // 8)
+    for name, field in ((name, getattr(Parameters, name)) for name, _ in Parameters._fields_)
+}
+"""Where the fields of ``Parameters`` are in the parameter block."""
 
 NOT_FAR = {SETUP, "sort", "term", "p2m", "p2p", "gather", "export"}
 """Stages that do not belong to :attr:`Phase.FAR`, the far field after the moments."""
@@ -168,9 +175,10 @@ def parameter_block(lattice: BoxLattice, width: float, origin=(0.0, 0.0, 0.0)) -
         origin: what open boxes take for the origin, shape (3,), nm.
     """
     block = _block(lattice).copy()
-    block[:9] /= width
-    block[27:29] = COULOMB_CONSTANT / width, COULOMB_CONSTANT / width**2
-    block[38:] = origin
+    block[PLACES["inverse"]] /= width
+    block[PLACES["potential"]] = COULOMB_CONSTANT / width
+    block[PLACES["field"]] = COULOMB_CONSTANT / width**2
+    block[PLACES["origin"]] = origin
     return block
 
 
