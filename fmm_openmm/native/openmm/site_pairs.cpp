@@ -108,9 +108,11 @@ double SitePairs::execute(bool forces, bool energy) {
     delayReordering();
     const bool isPending = CoulombKernel::beginIn(cuda);
     if (engine) {
-        engine->setUrgent(isPending && !hasManyPairs());
+        const bool many = hasManyPairs();
+        engine->setUrgent(isPending && !many);
         engine->prepare();
-        const bool concurrent = runsConcurrently(energy, isPending);
+        // with the energy OpenMM's bonded forces are added without atomics
+        const bool concurrent = isPending && many && !energy && hasBondedForces();
         if (concurrent) side->mark();
         engine->compute(forces, energy);
         if (concurrent) side->enter();
@@ -129,11 +131,9 @@ bool SitePairs::hasManyPairs() const {
     return number * number * sphere >= MANY_PAIRS * cuda.getNumAtoms() * a[0] * b[1] * c[2];
 }
 
-// OpenMM computes bonded forces last, when nothing else runs on the device. They are bound by
-// memory latency and take little longer concurrently with pairs. They must not run concurrently if
-// the energy is computed, to which they add without atomics.
-bool SitePairs::runsConcurrently(bool energy, bool isPending) {
-    if (energy || !isPending || !hasManyPairs()) return false;
+// OpenMM computes bonded forces after the pairs. They are bound by memory latency and take little
+// longer concurrently with other kernels.
+bool SitePairs::hasBondedForces() const {
     for (auto* force : cuda.getForceInfos())
         if (!dynamic_cast<Identities*>(force) && force->getNumParticleGroups() > 0) return true;
     return false;

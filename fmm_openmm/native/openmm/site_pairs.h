@@ -42,7 +42,7 @@ private:
     class End;
 
     bool hasManyPairs() const;
-    bool runsConcurrently(bool energy, bool isPending);
+    bool hasBondedForces() const;
     void abandonPending();
     void delayReordering();
 

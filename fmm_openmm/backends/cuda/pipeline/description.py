@@ -32,12 +32,6 @@ from fmm_openmm.units import COULOMB_CONSTANT
 MOST_PARTICLES = 2**28 - 1
 """Maximum number of particles, since their parts, 8 for each, have numbers of 32 bits."""
 
-PLACES = {
-    name: slice(field.offset // 8, (field.offset + field.size) // 8)
-    for name, field in ((name, getattr(Parameters, name)) for name, _ in Parameters._fields_)
-}
-"""Where the fields of ``Parameters`` are in the parameter block."""
-
 NOT_FAR = {SETUP, "sort", "term", "p2m", "p2p", "gather", "export"}
 """Stages that do not belong to :attr:`Phase.FAR`, the far field after the moments."""
 
@@ -174,22 +168,24 @@ def parameter_block(lattice: BoxLattice, width: float, origin=(0.0, 0.0, 0.0)) -
         width: their mean width, nm.
         origin: what open boxes take for the origin, shape (3,), nm.
     """
-    block = _block(lattice).copy()
-    block[PLACES["inverse"]] /= width
-    block[PLACES["potential"]] = COULOMB_CONSTANT / width
-    block[PLACES["field"]] = COULOMB_CONSTANT / width**2
-    block[PLACES["origin"]] = origin
-    return block
+    block = _matrices(lattice).copy()
+    block["inverse"] /= width
+    block["potential"] = COULOMB_CONSTANT / width
+    block["field"] = COULOMB_CONSTANT / width**2
+    block["origin"] = origin
+    return block.view(np.float64)
 
 
 @lru_cache(maxsize=4)
-def _block(lattice: BoxLattice) -> np.ndarray:
-    """The parameter block of boxes that are 1 nm wide, at the origin."""
-    inverse, cell = lattice.inverse, lattice.cell
+def _matrices(lattice: BoxLattice) -> np.ndarray:
+    """``Parameters`` with the matrices of boxes that are 1 nm wide, shape (1,)."""
+    cell = lattice.cell
     if not np.isfinite(cell).all():
         cell = np.nan_to_num(cell)  # inf, times zeros of a strain, would be nan
-    matrices = inverse.ravel(), lattice.boxes.ravel(), inverse.ravel()
-    return np.concatenate([*matrices, np.zeros(2), cell.ravel(), np.zeros(3)])
+    block = np.zeros(1, np.dtype(Parameters))
+    block["inverse"] = block["slope"] = lattice.inverse.ravel()
+    block["boxes"], block["cell"] = lattice.boxes.ravel(), cell.ravel()
+    return block
 
 
 def _shared(b: Builder, specification: Specification) -> None:
