@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,21 @@ class CoulombMatrix:
             if virial:
                 result = result.with_virials(particles.work(charges), self._units[0])
         charged = (charges != 0.0).any(0)
-        bad = np.flatnonzero(np.isnan(result.potentials).any(0) & charged)
+        potentials: Any = result.potentials
+        bad = np.flatnonzero(np.isnan(potentials).any(0) & charged)
         if len(bad):
             self._refuse(int(bad[0]))
         return result
+
+    def energies(self, charges) -> ChargeSetsResult:
+        """The matrix of sets of charges, as in :meth:`evaluate`, alone."""
+        charges = check_charge_sets(to_host(charges), self._particles.count)
+        width, max_potential = self._units
+        with EVALUATION:
+            matrix = self._particles.matrix(charges, max_potential * float(np.abs(charges).max()))
+        if np.isnan(matrix).any():  # refuses charges that coincide, if they are not zero
+            return replace(self.evaluate(charges, False), potentials=None)
+        return ChargeSetsResult(None, COULOMB_CONSTANT / width * matrix)
 
     def among_groups(self, charges: np.ndarray, group: np.ndarray) -> np.ndarray:
         """See :meth:`fmm_openmm.CoulombSolver.interaction_energies`; the charges are those of the
@@ -104,12 +116,21 @@ class DeviceCoulombMatrix:
 
     def evaluate(self, charges, fields: bool) -> ChargeSetsResult:
         """The result for sets of charges, shape (K, n), e, on the host or the device."""
-        if not is_on_device(charges):
-            charges = check_charge_sets(charges, self._particles.count)
-        else:
-            check_sets_shape(charges.shape, self._particles.count)
+        charges = self._checked(charges)
         with EVALUATION:
             return ChargeSetsResult(*self._particles.compute(charges, fields))
+
+    def energies(self, charges) -> ChargeSetsResult:
+        """See :class:`CoulombMatrix`."""
+        charges = self._checked(charges)
+        with EVALUATION:
+            return ChargeSetsResult(None, self._particles.compute_matrix(charges))
+
+    def _checked(self, charges) -> Any:
+        if not is_on_device(charges):
+            return check_charge_sets(charges, self._particles.count)
+        check_sets_shape(charges.shape, self._particles.count)
+        return charges
 
     def among_groups(self, charges: np.ndarray, group: np.ndarray):
         """See :class:`CoulombMatrix`."""

@@ -366,11 +366,23 @@ class Evaluation:
         return replace(result, point_potentials=potentials, point_fields=fields)
 
     def sets(
-        self, positions, cell: np.ndarray, charges, fields: bool, points, virial: bool
+        self,
+        positions,
+        cell: np.ndarray,
+        charges,
+        fields: bool,
+        points,
+        virial: bool,
+        potentials: bool = True,
     ) -> ChargeSetsResult:
         """The result for sets of charges, shape (K, n), e."""
+        if not potentials and (points is not None or virial):
+            result = self.sets(positions, cell, charges, False, points, virial)
+            return replace(result, potentials=None)
         if points is None and not virial:
-            return like(self.matrix(positions, cell).evaluate(charges, fields), positions)
+            matrix: Any = self.matrix(positions, cell)
+            found = matrix.evaluate(charges, fields) if potentials else matrix.energies(charges)
+            return like(found, positions)
         chosen, x = self, check_positions(to_host(positions), self._count)
         if virial:
             chosen = chosen._for_virial
@@ -381,7 +393,7 @@ class Evaluation:
         if points is not None:
             points = check_points(to_host(points))
             chosen = chosen._for_points(x, cell, points)
-        matrix: Any = chosen.matrix(x, cell, points)
+        matrix = chosen.matrix(x, cell, points)
         result = matrix.evaluate(charges, fields, points, virial)
         return like(replace(result, volume=volume(cell)), positions)
 

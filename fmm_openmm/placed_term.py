@@ -94,8 +94,12 @@ class PlacedTerm(ABC):
         shape (K, n), e; points as in :meth:`add`."""
         q = self._xp.asarray(charges, dtype=np.float64)
         moments = self._moments_of(q)
-        potentials, fields = self._evaluated(moments, self._x, result.fields is not None)
-        added = {"potentials": potentials, "matrix": self._matrix(moments)}
+        added = {"matrix": self._matrix(moments)}
+        fields = None
+        if result.potentials is not None:
+            added["potentials"], fields = self._evaluated(
+                moments, self._x, result.fields is not None
+            )
         if fields is not None:
             added |= {"fields": fields, "forces": q[:, :, None] * fields}
         if result.virial is not None:

@@ -198,7 +198,8 @@ class ChargeSetsResult(_Extended):
     """Result of one evaluation of K sets of charges at the same positions; float64 on the host.
 
     Attributes:
-        potentials: potentials of each set at all particles, shape (K, n), kJ/mol/e.
+        potentials: potentials of each set at all particles, shape (K, n), kJ/mol/e; None if they
+            were not requested.
         matrix: ``G[s, t] = sum_i q_s,i phi_t,i``, shape (K, K), kJ/mol, symmetric. The energy of
             charges ``sum_s c_s q_s`` is ``c @ G @ c / 2``.
         forces: shape (K, n, 3), kJ/mol/nm; None unless fields were requested.
@@ -210,7 +211,7 @@ class ChargeSetsResult(_Extended):
         point_fields: shape (K, m, 3), kJ/mol/nm/e; None unless requested.
     """
 
-    potentials: np.ndarray
+    potentials: np.ndarray | None
     matrix: np.ndarray
     forces: np.ndarray | None = None
     fields: np.ndarray | None = None
@@ -234,8 +235,8 @@ class ChargeSetsResult(_Extended):
         return 0.5 * np.diagonal(self.matrix)
 
     def __repr__(self) -> str:
-        sets, n = self.potentials.shape
-        return f"ChargeSetsResult({sets} sets of {n} charges)"
+        charges = "" if self.potentials is None else f" of {self.potentials.shape[1]} charges"
+        return f"ChargeSetsResult({len(self.matrix)} sets{charges})"
 
     @classmethod
     def from_boxes(

@@ -271,6 +271,7 @@ class CoulombSolver:
         points: "ArrayLike | None" = None,
         virial: bool = False,
         fields: bool = True,
+        potentials: bool = True,
     ) -> CoulombResult: ...
     @overload
     def compute(
@@ -282,6 +283,7 @@ class CoulombSolver:
         points: "ArrayLike | None" = None,
         virial: bool = False,
         fields: bool = True,
+        potentials: bool = True,
     ) -> ChargeSetsResult: ...
     def compute(
         self,
@@ -292,6 +294,7 @@ class CoulombSolver:
         points: "ArrayLike | None" = None,
         virial: bool = False,
         fields: bool = True,
+        potentials: bool = True,
     ) -> CoulombResult | ChargeSetsResult:
         """Compute energy, forces, potentials and fields; on request also potentials and fields at
         other points, the virial, or the results of many sets of charges.
@@ -324,6 +327,8 @@ class CoulombSolver:
                 whole result is that of another solver, on the CPU, with one level of boxes over the
                 whole cell.
             fields: whether sets of charges need fields and forces, or potentials alone.
+            potentials: whether sets of charges need potentials; without them neither fields nor
+                forces, but the matrix, which takes less time on a GPU.
 
         Raises:
             MemoryError: with backend "cuda", device memory does not suffice. All of it is released,
@@ -342,19 +347,21 @@ class CoulombSolver:
                 The third is issued at every such call, the others once.
         """
         frame = self._frame(box_vectors)
+        wanted = virial, fields, potentials
         if frame.is_users:
-            result = self._computed_for(positions, frame.cell, charges, points, virial, fields)
+            result = self._computed_for(positions, frame.cell, charges, points, *wanted)
         else:
             x, turned = self._turned(positions, frame), None
             if points is not None:
                 turned = check_points(to_host(points)) @ frame.axes
-            result = self._computed_for(x, frame.cell, charges, turned, virial, fields)
+            result = self._computed_for(x, frame.cell, charges, turned, *wanted)
             result = like(_turned_back(result, frame.axes), positions)
         return self._with_term(result, positions, frame.given, charges, points)
 
     def _computed_for(
-        self, positions, cell: np.ndarray, charges, points, virial: bool, fields: bool
-    ) -> CoulombResult | ChargeSetsResult:
+        self, positions, cell: np.ndarray, charges, points, virial: bool, fields: bool,
+        potentials: bool
+    ) -> CoulombResult | ChargeSetsResult:  # fmt: skip
         """:meth:`compute` in the coordinates of :meth:`_frame`."""
         if charges is None and points is None and not virial:
             return self.evaluation.compute(positions, cell)
@@ -363,7 +370,9 @@ class CoulombSolver:
                 f"`charges` and `virial` need `method='fmm'`, got {self._method!r}"
             )
         if charges is not None:
-            return self.evaluation.sets(positions, cell, charges, fields, points, virial)
+            return self.evaluation.sets(
+                positions, cell, charges, fields, points, virial, potentials
+            )
         if points is None:
             return self.evaluation.with_virial(positions, cell)
         return self.evaluation.at_points(positions, cell, points, virial)
@@ -379,7 +388,8 @@ class CoulombSolver:
         :meth:`compute`."""
         if self._term is None:
             return result
-        placed = self._place_term(positions, cell, is_on_device(result.potentials))
+        known = result.potentials if charges is None else result.matrix
+        placed = self._place_term(positions, cell, is_on_device(known))
         if points is not None and not is_on_device(points):
             points = check_points(points)
         if charges is not None:

@@ -116,6 +116,15 @@ class ChargeSets(ABC):
         """Potentials, shape (sets, n), e per box width, and, on request, fields, shape
         (sets, n, 3), e per square box width, for charges of shape (sets, n), float64, e."""
 
+    def matrix(self, charges: np.ndarray, limit: float) -> np.ndarray:
+        """Sums ``sum_i q_s,i phi_t,i``, shape (sets, sets), symmetric, e^2 per box width; charges
+        as in :meth:`evaluate`, ``limit`` as in :meth:`among_groups`. NaN marks undefined entries,
+        also where a particle of no charge has an undefined potential."""
+        potentials, _ = self.evaluate(charges, False)
+        potentials[~(np.abs(potentials) <= limit)] = np.nan
+        matrix = charges @ potentials.T
+        return 0.5 * (matrix + matrix.T)
+
     def among_groups(self, charges: np.ndarray, group: np.ndarray, limit: float) -> np.ndarray:
         """Sums ``sum_{i in A} q_i phi_B(x_i)`` of groups A and B, shape (G, G), symmetric, e^2 per
         box width.

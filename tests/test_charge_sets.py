@@ -59,6 +59,10 @@ def test_sets_equal_single_evaluations(boundary, backend, precision, levels):
     without = solver.compute(x, charges=charges, fields=False)
     assert without.fields is None and without.forces is None
     assert relative(without.potentials, result.potentials) < small
+    alone = solver.compute(x, charges=charges, potentials=False)
+    assert alone.potentials is None and alone.fields is None and alone.forces is None
+    assert relative(alone.matrix, result.matrix) < small
+    assert np.array_equal(alone.matrix, alone.matrix.T)
     # the solver goes on with its own charges
     assert relative(solver.compute(x).potentials, result.potentials[0]) < small
 

@@ -154,7 +154,7 @@ class ForceInContext(ForceHandle):
         energies, slopes = quadratic_energies(
             parameters,
             full,
-            lambda sets: self._compute(context, charges=sets, fields=False).matrix,
+            lambda sets: self._compute(context, charges=sets, potentials=False).matrix,
             derivatives,
         )
         by_name = dict(zip(parameters.names, slopes.T, strict=True))

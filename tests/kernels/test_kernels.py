@@ -69,7 +69,7 @@ PROTEIN = replace(WATER, number=30_000, types=20, partners=2, switching=0.8)
 class Variant:
     """What programs are made for; these ``lattices``, with their levels, and ``m2l`` come before
     others, ``shared`` is bytes of shared memory for a large grid, and ``sets`` the number of sets
-    of charges and whether their fields are computed."""
+    of charges and what is wanted of them."""
 
     order: int
     smoothing: float = 0.0
@@ -80,7 +80,7 @@ class Variant:
     precision: str = "mixed"
     sites: Sites = WATER
     shared: int = WHOLE
-    sets: tuple[int, bool] = (8, True)
+    sets: tuple[int, str] = (8, "fields")
     term: Term = field(default_factory=lambda: DipoleTerm(slab_correction=True))
 
     def specification(self, lattice, levels=0, m2l="rotation"):
@@ -115,6 +115,7 @@ class Variant:
             self.build(SKEWED),
             self.build(SLAB),
             build_sets(self.specification(SKEWED), device, *self.sets),
+            build_sets(self.specification(SKEWED), device, self.sets[0], "matrix"),
             build_groups(self.specification(SKEWED), device, 100),
             build_points(self.specification(SKEWED), device, 1000),
             build(self.specification(SKEWED), device, with_virial=True),
@@ -132,11 +133,11 @@ class Variant:
 
 VARIANTS = {
     "float 5": Variant(
-        5, m2l="p4", shared=20_000, sets=(8, False), term=Sheets(np.array([0.0, 9.0]))
+        5, m2l="p4", shared=20_000, sets=(8, "potentials"), term=Sheets(np.array([0.0, 9.0]))
     ),
     "float 9 smoothed": Variant(9, 0.05, lattices=[(SKEWED, 0)], sites=PROTEIN),
     "float 7 open": Variant(
-        7, 0.05, lattices=PADDED, precision="single", sets=(3, True),
+        7, 0.05, lattices=PADDED, precision="single", sets=(3, "fields"),
         term=Cylinders(np.array([[0.0, 9.0, 1.0]]), np.zeros(1), Boundary.from_name("wire")),
         sites=replace(WATER, types=50, partners=2, cutoff=None, box_vectors=None),
     ),

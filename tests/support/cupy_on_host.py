@@ -16,6 +16,9 @@ class Buffer(np.ndarray):
     def set(self, values):
         self[...] = values
 
+    def get(self):
+        return np.array(self)
+
 
 class Kernel:
     """A kernel of CuPy, compiled for the host."""

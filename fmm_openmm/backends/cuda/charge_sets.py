@@ -28,23 +28,24 @@ class SetsRun:
     Args:
         specification: what the evaluator was made for, without levels.
         sets: number of sets.
-        fields: whether fields are computed, or potentials alone.
+        wanted: as in :func:`fmm_openmm.backends.cuda.pipeline.sets.build_sets`.
 
     Attributes:
-        real: type of the results.
+        real: type of potentials, fields and forces.
     """
 
-    def __init__(self, specification: Specification, sets: int, fields: bool):
-        program = build_sets(specification, current_device(), sets, fields)
+    def __init__(self, specification: Specification, sets: int, wanted: str):
+        program = build_sets(specification, current_device(), sets, wanted)
         self.real, n = specification.dtype, len(specification.charges)
+        results, self._limit = RESULTS[wanted], np.inf
         with explained(program):
             # results are written to other arrays each time
-            nowhere = dict.fromkeys(RESULTS, cupy.empty(0, self.real))
+            nowhere = {name: cupy.empty(0, program.buffers[name].dtype) for name in results}
             self._run, self._module = Run(program, nowhere), load("set_sums", program.macros)
         buffers = self._run.buffers
         self._n, self._blocks = np.int32(n), -(-n * sets // SUMS_BLOCK)
         self._filled = buffers["positions"].data.ptr, buffers["sets"].data.ptr
-        self._gather = self._run.writer("gather", *RESULTS)
+        self._gather = self._run.writer("gather", *results)
         self._kernels: dict[str, Any] = {}
         self._sorted: object = None
         self._parameters: np.ndarray | None = None
@@ -69,6 +70,14 @@ class SetsRun:
         first = self._sum(charges, (self._blocks, 1, 1), *given)
         self._run.replay(*(() if is_sorted else SORTING), *SUMMING, first=first)
         self._sorted = owner.place
+
+    def gather_matrix(self, matrix: int, limit: float) -> None:
+        """Queue the matrix of the last evaluation into an array at this address, shape (sets,
+        sets) float64, with NaN for potentials beyond ``limit``, e per box width."""
+        if limit != self._limit:
+            self._run.buffers["limit"].fill(limit)
+            self._limit = limit
+        self._gather(matrix)
 
     def gather(self, potentials: int, fields: int = 0, forces: int = 0) -> None:
         """Queue the results of the last evaluation into contiguous arrays at these addresses:
@@ -134,7 +143,7 @@ class CudaChargeSets(RepeatedEvaluation):
             sets, n = charges.shape
             batches = -(-sets // MOST_SETS)
             size = -(-sets // batches)
-            run = evaluator.for_sets(size, fields)
+            run = evaluator.for_sets(size, "fields" if fields else "potentials")
             results: list[cupy.ndarray] = []
             for first in range(0, sets, size):
                 count = np.int32(min(size, sets - first))
@@ -148,6 +157,30 @@ class CudaChargeSets(RepeatedEvaluation):
                 results = [each[:sets] for each in results]
             potentials, vectors, forces = results if fields else (*results, None, None)
             return potentials, matrix, forces, vectors
+
+    def compute_matrix(self, charges, limit: float = np.inf) -> cupy.ndarray:
+        """The matrix of sets of charges alone, shape (K, K), on the device.
+
+        Args:
+            charges: as in :meth:`compute`.
+            limit: potential of near charges, e per box width, beyond which entries are NaN.
+        """
+        sets = len(charges)
+        if sets > MOST_SETS:
+            potentials, matrix, *_ = self.compute(charges, False)
+            if limit < np.inf and (abs(potentials) > limit * COULOMB_CONSTANT / self._width).any():
+                matrix.fill(np.nan)
+            return matrix
+        with self._evaluator.on_device():
+            charges = contiguous(charges, np.float64)
+            run = self._evaluator.for_sets(sets, "matrix")
+            run.evaluate(self, "set_charges", np.int32(0), np.int32(sets), charges.data.ptr)
+            matrix = cupy.empty((sets, sets))
+            run.gather_matrix(matrix.data.ptr, limit)
+            return matrix
+
+    def matrix(self, charges, limit):
+        return self.compute_matrix(charges, limit).get() * (self._width / COULOMB_CONSTANT)
 
     def evaluate(self, charges, fields):
         potentials, _, _, vectors = self.compute(charges, fields)
@@ -182,7 +215,7 @@ class CudaChargeSets(RepeatedEvaluation):
         """
         groups = len(begin) - 1
         size = -(-count // -(-count // MOST_SETS))
-        run = self._evaluator.for_sets(size, False)
+        run = self._evaluator.for_sets(size, "potentials")
         potentials = cupy.empty((size, self.count), run.real)
         energies = cupy.empty((-(-count // size) * size, groups))
         arrays = [each.data.ptr for each in (charges, potentials, begin, members)]

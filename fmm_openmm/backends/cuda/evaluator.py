@@ -70,7 +70,7 @@ class CudaEvaluator(Evaluator):
         self._place: tuple[float, ...] | None = None
         self._parameters: np.ndarray | None = None
         self._set_up = False
-        self._for_sets: OrderedDict[tuple[int, bool], SetsRun] = OrderedDict()
+        self._for_sets: OrderedDict[tuple[int, str], SetsRun] = OrderedDict()
         self._groups: GroupsRun | None = None
         self._frames: FrameQueue | None = None
         self._virial: VirialEvaluator | None = None
@@ -249,13 +249,14 @@ class CudaEvaluator(Evaluator):
         with self.on_device():
             return self.run.buffers["charges"].get().astype(np.float64)
 
-    def for_sets(self, sets: int, fields: bool) -> SetsRun:
-        """The program for a number of sets of charges, with fields or without."""
-        key, kept = (sets, fields), self._for_sets
+    def for_sets(self, sets: int, wanted: str) -> SetsRun:
+        """The program for a number of sets of charges; ``wanted`` as in
+        :func:`fmm_openmm.backends.cuda.pipeline.sets.build_sets`."""
+        key, kept = (sets, wanted), self._for_sets
         if key not in kept:
             while len(kept) >= SETS_KEPT:
                 kept.popitem(last=False)
-            kept[key] = SetsRun(self.specification, sets, fields)
+            kept[key] = SetsRun(self.specification, sets, wanted)
         kept.move_to_end(key)
         return kept[key]
 

@@ -116,26 +116,31 @@ def charges_of(cell):
 
 
 @pytest.mark.parametrize(
-    ("cell", "dtype", "order", "smoothing", "minimum_image", "sets", "fields"),
+    ("cell", "dtype", "order", "smoothing", "minimum_image", "sets", "wanted"),
     [
-        ("cube", np.float32, 5, 0.0, False, 3, False),
-        ("cube", np.float64, 4, 0.1, True, 2, True),
-        ("skewed", np.float64, 4, 0.1, True, 8, False),
-        ("skewed", np.float32, 3, 0.1, False, 8, True),
-        ("one box", np.float64, 3, 0.0, False, 5, True),
-        ("open", np.float64, 4, 0.1, False, 6, True),
+        ("cube", np.float32, 5, 0.0, False, 3, "potentials"),
+        ("cube", np.float64, 4, 0.1, True, 2, "fields"),
+        ("skewed", np.float64, 4, 0.1, True, 8, "potentials"),
+        ("skewed", np.float32, 3, 0.1, False, 8, "fields"),
+        ("one box", np.float64, 3, 0.0, False, 5, "fields"),
+        ("open", np.float64, 4, 0.1, False, 6, "fields"),
+        ("cube", np.float32, 5, 0.0, False, 3, "matrix"),
+        ("skewed", np.float64, 4, 0.1, True, 8, "matrix"),
+        ("cuboid", np.float64, 3, 0.0, False, 1, "matrix"),
+        ("one box", np.float64, 3, 0.0, True, 5, "matrix"),
+        ("open", np.float64, 4, 0.1, False, 6, "matrix"),
     ],
 )
 def test_sets_of_charges_agree_with_single_ones(
-    cell, dtype, order, smoothing, minimum_image, sets, fields, folder
+    cell, dtype, order, smoothing, minimum_image, sets, wanted, folder
 ):
     """Against the reference backend, one set after the other; the parts are sorted once."""
     lattice, width, (x, q, pairs) = charges_of(cell)
     charges = np.random.default_rng(5).normal(size=(sets, len(q)))
     charges[0, 10:] = 0.0
-    wanted = Specification(lattice, order, smoothing, q, pairs, minimum_image, dtype)
-    alone = RepeatedEvaluation(ReferenceStages(wanted), x, width)
-    emulator = Emulator(build_sets(wanted, DEVICE, sets, fields), folder)
+    specification = Specification(lattice, order, smoothing, q, pairs, minimum_image, dtype)
+    alone = RepeatedEvaluation(ReferenceStages(specification), x, width)
+    emulator = Emulator(build_sets(specification, DEVICE, sets, wanted), folder)
     emulator.buffers["parameters"][...] = parameter_block(lattice, width)
     emulator.buffers["positions"][...] = x
     emulator.run([SETUP])
@@ -146,9 +151,14 @@ def test_sets_of_charges_agree_with_single_ones(
         emulator.run((*SUMMING, "gather"))
         potentials, vectors = alone.evaluate(each, True)
         scale = COULOMB_CONSTANT / width
+        if wanted == "matrix":
+            found, matrix = emulator.buffers["matrix"] / scale, alone.matrix(each, np.inf)
+            assert np.linalg.norm(found - matrix) <= small * np.linalg.norm(matrix)
+            assert np.array_equal(found, found.T)
+            continue
         found = emulator.buffers["potentials"] / scale
         assert np.linalg.norm(found - potentials) <= small * np.linalg.norm(potentials)
-        if fields:
+        if wanted == "fields":
             found = emulator.buffers["fields"] / (scale / width)
             assert np.linalg.norm(found - vectors) <= small * np.linalg.norm(vectors)
 

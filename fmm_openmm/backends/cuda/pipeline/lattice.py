@@ -20,22 +20,26 @@ MIRRORED_WARPS, MIRRORED_TILES = 8, 7
 
 def lattice_m2l(b: Builder) -> str:
     """Local expansions from the moments, and the sums of the trace term."""
-    fourier = Fourier.from_builder(b)
-    half, shape = fourier.half, fourier.shape
-    waves = int(np.prod(half))
-    b.buffer("spectrum", (b.sets, b.terms, *half), b.complex)
-    b.buffer("local_spectrum", (b.sets, b.terms, *half), b.complex)
-    b.buffer("local", (b.sets, b.terms, *shape), b.real)
-    fourier.forward(b)
+    fourier = transform_moments(b)
+    b.buffer("local", (b.sets, b.terms, *fourier.shape), b.real)
     if b.virial:
         lattice_work(b)
     if not b.levels:  # else the sums are over the leaves
-        trace(b, "spectrum", waves)
+        trace(b, "spectrum", int(np.prod(fourier.half)))
     convolve(b, "spectrum", "local_spectrum")
     if fourier.sums:
         b.wait("traced")
     fourier.inverse(b)
     return "local"
+
+
+def transform_moments(b: Builder) -> Fourier:
+    """Queue the transform of the moments to "spectrum", of the same size as "local_spectrum"."""
+    fourier = Fourier.from_builder(b)
+    for name in ("spectrum", "local_spectrum"):
+        b.buffer(name, (b.sets, b.terms, *fourier.half), b.complex)
+    fourier.forward(b)
+    return fourier
 
 
 def trace(b: Builder, spectrum: str, waves: int, queues: bool = True) -> None:

@@ -5,6 +5,8 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.description import Description, builder, described
+from fmm_openmm.backends.cuda.pipeline.gather import GATHER_BLOCK
+from fmm_openmm.backends.cuda.pipeline.lattice import convolve, transform_moments
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import list_near
 from fmm_openmm.backends.cuda.program import BACKGROUND, Device, Program
@@ -19,8 +21,12 @@ SORTING = ("sort", "p2m")
 SUMMING = ("p2m_sets", "lattice", "l2p", "p2p")
 """The stages that depend on the charges, too, before "gather" writes the results."""
 
-RESULTS = ("potentials", "fields", "forces")
-"""Buffers of the results."""
+RESULTS = {
+    "matrix": ("matrix",),
+    "potentials": ("potentials", "fields", "forces"),
+    "fields": ("potentials", "fields", "forces"),
+}
+"""Buffers of the results, by what is wanted."""
 
 P2M_BYTES = 76 * 1024
 """Bytes of shared memory of a block of p2m_sets, as far as that is possible: three of them fit on a
@@ -34,7 +40,7 @@ class SetsDescription(Description):
         fields: whether fields are computed, or potentials alone.
     """
 
-    def __init__(self, b: Builder, specification: Specification, fields: bool):
+    def __init__(self, b: Builder, specification: Specification, fields: bool = False):
         super().__init__(b, specification, None)
         self._quads, self._results = -(-b.sets // 4), b.sets * (4 if fields else 1)
         b.macros(FIELDS=int(fields))
@@ -86,20 +92,56 @@ class SetsDescription(Description):
     def gather(self, parts, out):
         b = self._b
         b.stage("gather", "gather_sets", gather_sets=0)
-        for name, shape in zip(RESULTS, ((), (3,), (3,)), strict=True):
+        results = RESULTS["fields"]
+        for name, shape in zip(results, ((), (3,), (3,)), strict=True):
             b.buffer(name, (b.sets, b.n, *shape), b.real)
         b.launch(
             "gather_sets", -(-b.n // 32), 32 * b.sets, np.int32(b.n), parts.start, parts.box,
-            parts.weight, "place", *out, "parameters", "sets", *RESULTS,
+            parts.weight, "place", *out, "parameters", "sets", *results,
         )  # fmt: skip
         return "potentials", "fields"
 
 
-def build_sets(specification: Specification, device: Device, sets: int, fields: bool) -> Program:
+class MatrixDescription(SetsDescription):
+    """The stages for the matrix of the sets alone: no potential of the far field is needed."""
+
+    def lattice_m2l(self, moments):
+        transform_moments(self._b)
+        convolve(self._b, "spectrum", "local_spectrum")
+        return "local_spectrum"
+
+    def l2p(self, parts, moments, local):
+        return [local]
+
+    def gather(self, parts, out):
+        b, (local, near) = self._b, out
+        values = int(np.prod(b.program.buffers[local].shape[1:]))
+        blocks = min(2 * b.device.multiprocessors, -(-values // GATHER_BLOCK))
+        b.stage("gather", "gather_matrix", gather_matrix=0)
+        b.table("limit", [np.inf], np.float64)
+        b.table("ticket", [0], np.int32)
+        b.buffer("partial", (blocks, b.sets * (b.sets + 3) // 2), np.float64)
+        b.buffer("matrix", (b.sets, b.sets), np.float64)
+        b.launch(
+            "gather_matrix", blocks, GATHER_BLOCK, np.int32(b.n), parts.start, "part_charges", near,
+            "limit", "spectrum", local, "square", "background", "parameters", "partial", "ticket",
+            "matrix",
+        )  # fmt: skip
+        return "matrix", "matrix"
+
+
+def build_sets(specification: Specification, device: Device, sets: int, wanted: str) -> Program:
     """The program for a number of sets of charges, without levels below the root grid.
+
+    Args:
+        wanted: "matrix", "potentials", or "fields" with potentials; the results are in the buffers
+            :data:`RESULTS`. Of the matrix, potentials of the near field beyond the buffer "limit",
+            e per box width, are NaN.
 
     Raises:
         UnsupportedError: see :func:`fmm_openmm.backends.cuda.pipeline.description.build`.
     """
     b = builder(specification, device, sets)
-    return described(b, SetsDescription(b, specification, fields))
+    if wanted == "matrix":
+        return described(b, MatrixDescription(b, specification))
+    return described(b, SetsDescription(b, specification, wanted == "fields"))

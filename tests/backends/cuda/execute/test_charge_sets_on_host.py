@@ -112,6 +112,25 @@ def test_results_are_those_of_single_evaluations(dtype, fields, evaluator):
         assert evaluator.queued.count("p2p") == -(-len(each) // 8)
 
 
+@pytest.mark.parametrize("sets", [3, 11])
+def test_the_matrix_alone(sets, evaluator):
+    """Also of more sets than are computed at once, which takes potentials."""
+    random = np.random.default_rng(6)
+    x, charges = random.uniform(0.0, 1.0, (N, 3)), random.normal(size=(sets, N))
+    charges[1, 5:] = 0.0
+    alone = RepeatedEvaluation(ReferenceStages(evaluator.specification), x, WIDTH)
+    particles = charge_sets.CudaChargeSets(evaluator, x.view(Buffer), WIDTH)
+    expected = alone.matrix(charges, np.inf)
+    for limit in (np.inf, 1e3, 1e-3, np.inf):
+        found = particles.compute_matrix(charges, limit)
+        assert np.isnan(found).all() == (limit < 1.0)
+        if limit > 1.0:
+            assert_close(found, COULOMB_CONSTANT / WIDTH * expected)
+            assert np.array_equal(found, found.T)
+    assert evaluator.queued.count("p2p") == (8 if sets > 8 else 4)
+    assert_close(particles.matrix(charges, np.inf), expected)
+
+
 @pytest.mark.parametrize("limit", [np.inf, 3.0])
 def test_energies_of_groups(limit, evaluator):
     random = np.random.default_rng(3)
@@ -135,7 +154,7 @@ def test_energies_of_groups(limit, evaluator):
 def test_products_of_many_particles(evaluator):
     """Blocks of several slices; twice, since tickets are zero again."""
     n, sets, device = 2 * charge_sets.SLICE + 77, 3, emulator.DEVICE
-    macros = build_sets(evaluator.specification, device, sets, False).macros
+    macros = build_sets(evaluator.specification, device, sets, "potentials").macros
     kernel = charge_sets.load("set_sums", macros).get_function("sum_products")
     charges, potentials = np.random.default_rng(7).normal(size=(2, sets, n))
     partial, tickets = np.full((sets, sets, 3), np.nan), np.zeros((sets, sets), np.int32)
