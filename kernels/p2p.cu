@@ -59,10 +59,11 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? (VIRIAL ? 1
         const real4* __restrict__ fraction, const int4* __restrict__ offset /* (NEAR) */,
         const real4* __restrict__ shift /* (NEAR): offset in box widths */,
         const int* __restrict__ row_of /* offset to near box, -1: none; first axis fastest */,
-        const int* __restrict__ partner_start /* (n + 1), or COPIES: (n, 2) first and end */,
+        const int* __restrict__ partner_start /* (n + 1), or COPIES: (patterns + 1) */,
         const int* __restrict__ partner /* the particle itself, then its exclusions */,
 #if COPIES
-        const int* __restrict__ copy_of /* (all): see ranks.cu */,
+        const Tag* __restrict__ tag /* (n): see ranks.cu */,
+        const int* __restrict__ copy_of /* (all) */,
 #endif
         const Parameters* __restrict__ parameters,
         const int* __restrict__ potentials_wanted /* (1): not only forces */,
@@ -81,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? (VIRIAL ? 1
     const ExclusionTables tables = {n,        xq,     sorted,        place,   located,
                                     fraction, row_of, partner_start, partner, parameters,
 #if COPIES
-                                    copy_of
+                                    tag,      copy_of
 #endif
     };
     if (fetches_sources) list_rows(s, box, lane, start, offset);

@@ -16,17 +16,19 @@
 //   finish          results of the particles from sums over the ranks, and sums over particles. A
 //                   thread for several particles
 //
-// To enter a copy into the lists, a rank appends its parts to the lists of their boxes, and finds
-// the excluded partners if a part is in its own boxes.
+// To enter a copy into the lists, a rank appends its parts to the lists of their boxes.
 //
-// Sets of ranks are masks of 32 bits. A tag of a copy is twice the number of its particle among
-// all, plus 1 if it has a part in the boxes of the rank that has the copy. Ranks are numbered by
-// their distance from this one, cyclically. There is room for a number of copies for each; those
-// with a part in its boxes come first, and are in the order of the particles. Numbers of copies may
-// exceed the room: the host, which learns them after the evaluation, then makes more and repeats
-// it. Bound by memory latency.
+// A pattern is a list of excluded partners, as differences between their numbers among all
+// particles and that of the particle itself. Particles with the same list share it, as in the
+// molecules of a liquid.
+//
+// Sets of ranks are masks of 32 bits. Ranks are numbered by their distance from this one,
+// cyclically. There is room for a number of copies for each; those with a part in its boxes come
+// first, and are in the order of the particles. Numbers of copies may exceed the room: the host,
+// which learns them after the evaluation, then makes more and repeats it. Bound by memory latency.
 #include "common/grid_sums.cuh"
 #include "common/part_results.cuh"
+#include "common/tag.cuh"
 
 // Room for the copies of one rank, with the first place in arrays for all ranks: of copies from it
 // and for it, and of the results that it returns.
@@ -97,8 +99,9 @@ __device__ __forceinline__ void for_each_list(unsigned own, unsigned wanted, Vis
 }
 
 extern "C" __global__ void mark_partners(int n, int first /* number of particle 0 among all */,
-                                         const int* __restrict__ excluded_start /* (all + 1) */,
-                                         const int* __restrict__ excluded /* numbers among all */,
+                                         const int* __restrict__ pattern /* (n) */,
+                                         const int* __restrict__ pattern_start /* (patterns + 1) */,
+                                         const int* __restrict__ partner /* of each pattern */,
                                          const unsigned* __restrict__ owners /* (all) */,
                                          unsigned* __restrict__ wanted /* (n) */,
                                          int* __restrict__ listed /* (2 RANKS, warps) */) {
@@ -107,8 +110,8 @@ extern "C" __global__ void mark_partners(int n, int first /* number of particle 
     if (i < n) {
         own = owners[first + i];
         ranks = wanted[i];
-        for (int k = excluded_start[first + i]; k < excluded_start[first + i + 1]; k++)
-            ranks |= owners[excluded[k]];
+        for (int k = pattern_start[pattern[i]]; k < pattern_start[pattern[i] + 1]; k++)
+            ranks |= owners[first + i + partner[k]];
         wanted[i] = ranks;
     }
     for_each_list(own, ranks, [&](int list, unsigned lanes) {
@@ -120,20 +123,16 @@ extern "C" __global__ void mark_partners(int n, int first /* number of particle 
 struct Copies {
     Located* located;
     real4* fraction;  // u, charge
-    int* tag;
+    Tag* tag;
 };
 
 // Where copies are entered that the rank has.
 struct Places {
-    const int* excluded_start;
-    int* copy_of;    // (all): copy of each particle that has one
-    int2* partners;  // (n): range among all excluded partners, of copies with parts in its boxes
+    int* copy_of;  // (all): copy of each particle that has one
     Lists lists;
 
-    __device__ __forceinline__ void enter(int copy, int tag, const Located& at) const {
-        const int particle = tag >> 1;
-        copy_of[particle] = copy;
-        if (tag & 1) partners[copy] = {excluded_start[particle], excluded_start[particle + 1]};
+    __device__ __forceinline__ void enter(int copy, const Tag& tag, const Located& at) const {
+        copy_of[tag.number()] = copy;
         append_parts(copy, at, lists);
     }
 };
@@ -142,16 +141,15 @@ extern "C" __global__ void send_copies(
     int n, int first /* number of particle 0 among all */,
     const POSITION* __restrict__ positions /* (n, 3) */, const real* __restrict__ charges /* (n) */,
     const Parameters* __restrict__ parameters, const unsigned* __restrict__ owners /* (n) */,
-    const unsigned* __restrict__ wanted /* (n) */,
+    const unsigned* __restrict__ wanted /* (n) */, const int* __restrict__ pattern /* (n) */,
     const int* __restrict__ listed /* (2 RANKS, warps): sums up to these */,
     const Room* __restrict__ rooms /* (RANKS) */,
     Located* __restrict__ located /* of copies for this rank */, real4* __restrict__ fraction,
-    int* __restrict__ tag, Located* __restrict__ sent_located /* for others */,
-    real4* __restrict__ sent_fraction, int* __restrict__ sent_tag,
+    Tag* __restrict__ tag, Located* __restrict__ sent_located /* for others */,
+    real4* __restrict__ sent_fraction, Tag* __restrict__ sent_tag,
     Number* __restrict__ sent_number /* (RANKS) */,
     Number* __restrict__ number /* (RANKS): of copies for this rank, here from itself */, int room,
-    const int* __restrict__ excluded_start /* (all + 1) */, int* __restrict__ copy_of /* (all) */,
-    int2* __restrict__ partners /* (room) */, int* __restrict__ count /* (BOXES), zeroed */,
+    int* __restrict__ copy_of /* (all) */, int* __restrict__ count /* (BOXES), zeroed */,
     int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, room) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32,
               warps = gridDim.x * (blockDim.x / 32);
@@ -165,7 +163,7 @@ extern "C" __global__ void send_copies(
     real4 u;
     if (i < n) at = locate(i, positions, charges[i], parameters, u);
     const Copies own = {located, fraction, tag}, sent = {sent_located, sent_fraction, sent_tag};
-    const Places places = {excluded_start, copy_of, partners, {room, count, arrived, next}};
+    const Places places = {copy_of, {room, count, arrived, next}};
     for_each_list(i < n ? owners[i] : 0, i < n ? wanted[i] : 0, [&](int list, unsigned lanes) {
         if (!(lanes >> lane & 1)) return;
         const int begin = list * warps + i / 32, k = (begin > 0 ? listed[begin - 1] : 0) -
@@ -175,7 +173,8 @@ extern "C" __global__ void send_copies(
         const Copies& to = stays ? own : sent;
         const Room free = rooms[list / 2];
         if (k >= free.to_room) return;
-        const int place = free.to + k, tagged = 2 * (first + i) + (list % 2 == 0);
+        const int place = free.to + k;
+        const Tag tagged = {2 * (first + i) + (list % 2 == 0), pattern[i]};
         to.located[place] = at;
         to.fraction[place] = u;
         to.tag[place] = tagged;
@@ -185,22 +184,21 @@ extern "C" __global__ void send_copies(
 
 extern "C" __global__ void place_copies(
     int n /* places */, const Room* __restrict__ rooms /* (RANKS) */,
-    const Number* __restrict__ number /* (RANKS) */, const int* __restrict__ tag /* (n) */,
-    const Located* __restrict__ located /* (n) */,
-    const int* __restrict__ excluded_start /* (all + 1) */, int* __restrict__ copy_of /* (all) */,
-    int2* __restrict__ partners /* (n) */, int* __restrict__ count /* (BOXES) */,
-    int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, n) */) {
+    const Number* __restrict__ number /* (RANKS) */, const Tag* __restrict__ tag /* (n) */,
+    const Located* __restrict__ located /* (n) */, int* __restrict__ copy_of /* (all) */,
+    int* __restrict__ count /* (BOXES) */, int* __restrict__ arrived /* (BOXES, LISTED) */,
+    int* __restrict__ next /* (CORNERS, n) */) {
     const int i = rooms[0].from_room + blockIdx.x * blockDim.x + threadIdx.x;
     int distance;
     if (i >= n || !is_copy(i, rooms, number, distance)) return;
-    const Places places = {excluded_start, copy_of, partners, {n, count, arrived, next}};
+    const Places places = {copy_of, {n, count, arrived, next}};
     places.enter(i, tag[i], located[i]);
 }
 
 extern "C" __global__ void gather_copies(
     int n /* places */, int first /* number of the first given particle among all */,
     const Room* __restrict__ rooms /* (RANKS) */, const Number* __restrict__ number /* (RANKS) */,
-    const int* __restrict__ tag, const Located* __restrict__ located,
+    const Tag* __restrict__ tag, const Located* __restrict__ located,
     const real4* __restrict__ fraction, const int* __restrict__ place,
     const real4* __restrict__ far, const real4* __restrict__ near,
     const Parameters* __restrict__ parameters, const int* __restrict__ start /* (BOXES + 1) */,
@@ -209,12 +207,12 @@ extern "C" __global__ void gather_copies(
     real4* __restrict__ totals /* of the given particles */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     int distance;
-    if (i >= n || !is_copy(i, rooms, number, distance) || !(tag[i] & 1)) return;
+    if (i >= n || !is_copy(i, rooms, number, distance) || !tag[i].is_own()) return;
     const real4 sum = result_of(i, results_of_parts(n, located, fraction, place, far, near,
                                                     parameters, start, share))
                           .sum;
     if (distance == 0)
-        totals[(tag[i] >> 1) - first] = sum;
+        totals[tag[i].number() - first] = sum;
     else
         results[i] = sum;
 }
@@ -222,14 +220,14 @@ extern "C" __global__ void gather_copies(
 extern "C" __global__ void add_returned(int distance, int first,
                                         const Room* __restrict__ rooms /* (RANKS) */,
                                         const Number* __restrict__ sent_number /* (RANKS) */,
-                                        const int* __restrict__ sent_tag,
+                                        const Tag* __restrict__ sent_tag,
                                         const real4* __restrict__ returned,
                                         real4* __restrict__ totals) {
     const int k = blockIdx.x * blockDim.x + threadIdx.x;
     const Room room = rooms[distance];
     if (k >= min(sent_number[distance].own, room.back_room)) return;
     const real4 more = returned[room.back + k];
-    real4& total = totals[(sent_tag[room.to + k] >> 1) - first];
+    real4& total = totals[sent_tag[room.to + k].number() - first];
     total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
 }
 

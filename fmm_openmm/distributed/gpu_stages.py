@@ -38,7 +38,7 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
 )
 from fmm_openmm.backends.cuda.program import SETUP, Device, Program, Share
 from fmm_openmm.box import index_grid
-from fmm_openmm.distributed.communication import exchange
+from fmm_openmm.distributed.patterns import Patterns
 from fmm_openmm.distributed.sharing import BoxShares, PlaneShares, even_ranges, layer_size
 from fmm_openmm.distributed.stages import Links, RankResults
 from fmm_openmm.errors import UnsupportedError
@@ -156,14 +156,14 @@ class GpuStages:
         self._bounds = [slice(*pair) for pair in pairwise(self._offsets.tolist())]
         self._given = self._bounds[comm.rank]
         self._waves = even_ranges(self.lattice.fft_shape[2] // 2 + 1, comm.size)
-        numbers = self._offsets[links.rank] + links.partner
-        partners = _gathered(comm, np.bincount(links.particle, minlength=len(charges)))
-        self._excluded_start = np.cumsum(np.concatenate([[0], partners]))
-        self._excluded = _gathered(comm, numbers)
-        if max(2 * self._offsets[-1], self._excluded_start[-1]) >= 2**31:
+        particle = self._given.start + links.particle
+        difference = self._offsets[links.rank] + links.partner - particle
+        patterns = Patterns.from_links(links.particle, difference, len(charges))
+        self._patterns = patterns.shared(comm)
+        if max(2 * self._offsets[-1], len(self._patterns.partner)) >= 2**31:
             raise UnsupportedError(
                 "`backend='cuda'` takes at most 2^30 particles and 2^30 exclusions on all ranks, "
-                f"got {self._offsets[-1]:,} and {self._excluded_start[-1] // 2:,}"
+                f"got {self._offsets[-1]:,} and {len(self._patterns.partner) // 2:,}"
             )
         self._reaches_far = any(comm.allgather(bool((links.rank != comm.rank).any())))
         self._charges = charges
@@ -201,9 +201,12 @@ class GpuStages:
                 buffers = self._run.buffers
                 buffers["largest"].fill(largest)
                 self._run.queue(FINISH)
+                lacking = self._lacking_room(numbers())  # known long before the sums
                 sums = to_host(buffers["sums"])
-                if self._had_room(numbers()):
+                if lacking is None:
                     break
+                del buffers  # whose memory the new program may need
+                self._make(lacking, dict(self._run.buffers))
             found = [buffers[name] for name in RESULTS]
             self._hold_results(0)
             if not is_on_device(positions):
@@ -220,7 +223,8 @@ class GpuStages:
         self._run.replace(arrays, FINISH)
 
     def _fill(self, name: str, values) -> None:
-        self._run.buffers[name][...] = self._gpu.arrays.asarray(values)
+        buffer = self._run.buffers[name]
+        buffer[...] = self._gpu.arrays.asarray(values.astype(buffer.dtype))
 
     def _begin(self, positions: np.ndarray, width: float) -> None:
         """Share the boxes among the ranks, by the parts in them, and make the program."""
@@ -239,18 +243,19 @@ class GpuStages:
         bits = 1 << np.arange(comm.size, dtype=np.uint32)
         masks = [bits[self._shares.owner], self._shares.near @ bits]
         self._fill("box_ranks", np.column_stack(masks).astype(np.uint32))
-        self._fill("excluded_start", self._excluded_start)
-        self._fill("excluded", self._excluded)
+        self._fill("pattern", self._patterns.pattern)
+        self._fill("pattern_start", self._patterns.start)
+        self._fill("partner", self._patterns.partner)
         self._fill("charges", self._charges)
 
     def _make(self, numbers: np.ndarray, given: dict) -> None:
-        """Make the program, with room for copies.
+        """Make the program, with room for copies, in place of an earlier one.
 
         Args:
             numbers: of the copies that this rank sends to each, see :class:`CopyRooms`.
-            given: buffers of an earlier program, which the new one takes where it has the same.
+            given: buffers of the earlier program, which the new one takes where it has the same.
         """
-        rank = self._comm.rank
+        self._run, rank = None, self._comm.rank
         share = self._shares.ranges[rank]
         self._most, self._rooms = numbers, CopyRooms.for_numbers(self._comm, numbers)
         rooms, last = self._rooms, self._rooms.order[-1]
@@ -260,7 +265,8 @@ class GpuStages:
             int(self._offsets[-1]),
             self._given.start,
             self._given.stop - self._given.start,
-            len(self._excluded),
+            len(self._patterns.start) - 1,
+            len(self._patterns.partner),
             rooms.sent_to[last].stop,
             rooms.places[last].stop,
             rooms.results_from[last].stop,
@@ -279,17 +285,12 @@ class GpuStages:
         self._run = self._gpu.made(program, kept)
         self._fill("rooms", rooms.table)
 
-    def _had_room(self, numbers: np.ndarray) -> bool:
-        """Whether all ranks had room for so many copies, given those of this one; if not, make the
-        programs for more, with all that they have of the given particles and of the shape of the
-        cell."""
+    def _lacking_room(self, numbers: np.ndarray) -> np.ndarray | None:
+        """The numbers of copies to make room for if a rank has no room for those that it sends, of
+        which this one sends so many; else None."""
         lacking = np.empty(1, np.int64)
         self._comm.Allreduce(np.array([not self._rooms.hold(numbers)], np.int64), lacking)
-        if not lacking[0]:
-            return True
-        buffers, self._run = dict(self._run.buffers), None
-        self._make(np.maximum(numbers, self._most), buffers)
-        return False
+        return np.maximum(numbers, self._most) if lacking[0] else None
 
     def _evaluate(self) -> Callable[[], np.ndarray]:
         """Evaluate the positions in place, up to the sums over ranks, as far as there is room for
@@ -420,8 +421,3 @@ class GpuStages:
 def _blocks(ranges: list[slice], size: int) -> list[slice]:
     """The places of arrays of so many values for each item of ranges."""
     return [slice(size * each.start, size * each.stop) for each in ranges]
-
-
-def _gathered(comm, values: np.ndarray) -> np.ndarray:
-    """The values of all ranks, one rank after the other."""
-    return np.concatenate(exchange(comm, [values] * comm.size))

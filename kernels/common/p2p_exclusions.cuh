@@ -2,6 +2,9 @@
 // adds it; one beyond it was added by the far field and is subtracted.
 #pragma once
 #include "common/p2p_sums.cuh"
+#if COPIES
+#include "common/tag.cuh"
+#endif
 
 // Arrays in which excluded pairs are looked up; see the kernel's parameters.
 struct ExclusionTables {
@@ -16,6 +19,7 @@ struct ExclusionTables {
     const int* __restrict__ partner;
     const Parameters* __restrict__ parameters;
 #if COPIES
+    const Tag* __restrict__ tag;
     const int* __restrict__ copy_of;
 #endif
 };
@@ -48,20 +52,21 @@ __device__ __forceinline__ int3 excluded_image(const Located& a, const Located& 
 
 // A lane's position in the list of excluded partners of its target's particle; `share` lanes divide
 // the list. The list begins with the particle itself, which matters only if the particle is split:
-// a part always excludes itself. The particles of a rank (COPIES) share lists, without themselves,
-// in which partners are numbered among all particles.
+// a part always excludes itself. The particles of a rank (COPIES) share patterns, without
+// themselves.
 struct ExclusionCursor {
     int share, target, particle, next, last;
     int box[3];
 #if COPIES
-    int first;  // of the others
+    int first, number;  // the first of the others, and number of the particle among all
 #endif
 };
 
 __device__ __forceinline__ int partner_at(const ExclusionTables& tables,
                                           const ExclusionCursor& cursor, int k) {
 #if COPIES
-    return SMOOTHED && k < cursor.first ? cursor.particle : tables.copy_of[tables.partner[k]];
+    return SMOOTHED && k < cursor.first ? cursor.particle
+                                        : tables.copy_of[cursor.number + tables.partner[k]];
 #else
     return tables.partner[k];
 #endif
@@ -75,9 +80,11 @@ __device__ __forceinline__ ExclusionCursor begin_exclusions(const ExclusionTable
         const int part = tables.sorted[batch + cursor.target];
         cursor.particle = part >> 3;
 #if COPIES
-        cursor.first = tables.partner_start[2 * cursor.particle];
+        const Tag tag = tables.tag[cursor.particle];
+        cursor.number = tag.number();
+        cursor.first = tables.partner_start[tag.pattern];
         cursor.next = cursor.first - 1 + (lane & (cursor.share - 1));
-        cursor.last = tables.partner_start[2 * cursor.particle + 1];
+        cursor.last = tables.partner_start[tag.pattern + 1];
 #else
         cursor.next = tables.partner_start[cursor.particle] + (lane & (cursor.share - 1));
         cursor.last = tables.partner_start[cursor.particle + 1];

@@ -12,6 +12,7 @@ import pytest
 import fmm_openmm as fmm
 from fmm_openmm import UnsupportedError
 from fmm_openmm.backends import backend_class
+from fmm_openmm.distributed.patterns import Patterns
 from fmm_openmm.distributed.stages import Links
 from tests.compiler import COMPILER
 from tests.systems import build, charge_arrays
@@ -222,3 +223,21 @@ def test_links_of_every_rank():
     assert {*zip(first.particle, first.partner, first.rank, strict=True)} == {(0, 1, 2), (1, 0, 2)}
     expected = {(1, 0, 0), (0, 1, 0), (1, 0, 2), (0, 1, 2)}
     assert {*zip(last.particle, last.partner, last.rank, strict=True)} == expected
+
+
+def test_patterns_are_lists_of_partners():
+    """Two molecules of water have three patterns; other lists have one each."""
+    rng = np.random.default_rng(3)
+    water = np.array([[0, 1], [0, 2], [1, 2], [3, 4], [3, 5], [4, 5]])
+    assert len(patterns_of(water, 6).start) - 1 == 3
+    for pairs, particles in ((water, 7), (rng.permutation(40).reshape(-1, 2), 41), (water[:0], 2)):
+        patterns = patterns_of(pairs, particles)
+        both = np.concatenate([pairs, pairs[:, ::-1]])
+        for i, pattern in enumerate(patterns.pattern):
+            own = patterns.partner[patterns.start[pattern] : patterns.start[pattern + 1]]
+            assert (i + own).tolist() == sorted(both[both[:, 0] == i, 1])
+
+
+def patterns_of(pairs, particles):
+    (links,) = Links.by_rank(pairs, np.array([0, particles]))
+    return Patterns.from_links(links.particle, links.partner - links.particle, particles)

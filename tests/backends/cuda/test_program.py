@@ -102,7 +102,7 @@ LAYOUT = Neighbourhood.from_lattice(
 )
 
 
-RANK_FILLED = {*p.INPUTS, "box_ranks", "excluded_start", "excluded", "rooms", "largest"}
+RANK_FILLED = {*p.INPUTS, "box_ranks", "pattern", "pattern_start", "partner", "rooms", "largest"}
 RANK_FILLED |= {"local_spectrum", "returned"}
 
 

@@ -66,7 +66,7 @@ def p2p(b: Builder, parts: Parts[str], near: NearExclusions[str], out: list[str]
     b.launch(
         "p2p", b.targets, P2P_BLOCK, np.int32(b.n), parts.start, parts.x, parts.particle, "place",
         parts.box, parts.weight, "offsets", "shifts", near.offset, near.start, near.part,
-        *["copy_of"] * b.program.macros["COPIES"], "parameters", "potentials_wanted",
+        *["tag", "copy_of"] * b.program.macros["COPIES"], "parameters", "potentials_wanted",
         *["near_work"] * b.virial, "near", "share",
         stream=BACKGROUND,
     )  # fmt: skip

@@ -69,7 +69,8 @@ class RankSizes:
         rank, ranks: number of the rank, and number of all ranks.
         all: particles of all ranks.
         first, given: number of the first particle that the rank is given, and how many.
-        excluded: excluded partners of all particles.
+        patterns, partners: lists of excluded partners, which particles share, and their total
+            length (``kernels/ranks.cu``).
         sent, copies: copies that the rank sends to others at most, and that it has.
         returned: results that others send to it at most.
     """
@@ -79,7 +80,8 @@ class RankSizes:
     all: int
     first: int
     given: int
-    excluded: int
+    patterns: int
+    partners: int
     sent: int
     copies: int
     returned: int
@@ -106,9 +108,9 @@ class RankDescription(Description):
 
     Buffers that the caller fills, besides ``positions`` and ``charges`` of the given particles:
     ``box_ranks``, masks of the rank that owns each box and of those with near boxes;
-    ``excluded_start`` and ``excluded``, partners of all particles; ``rooms`` of copies and
-    ``largest``, of the potentials (``kernels/ranks.cu``); and ``located``, ``fraction`` and ``tag``
-    of the copies of other ranks' particles, with ``received_number``.
+    ``pattern`` of the given particles, and ``pattern_start`` and ``partner`` of all patterns;
+    ``rooms`` of copies and ``largest``, of the potentials (``kernels/ranks.cu``); and ``located``,
+    ``fraction`` and ``tag`` of the copies of other ranks' particles, with ``received_number``.
     """
 
     def __init__(
@@ -124,18 +126,19 @@ class RankDescription(Description):
         b.buffer("box_ranks", (b.boxes, 2), np.uint32)
         b.buffer("owners", sizes.all, np.uint32)
         b.buffer("wanted", sizes.given, np.uint32)
-        b.buffer("excluded_start", sizes.all + 1, np.int32)
-        b.buffer("excluded", sizes.excluded, np.int32)
+        b.buffer("pattern", sizes.given, np.int32)
+        b.buffer("pattern_start", sizes.patterns + 1, np.int32)
+        b.buffer("partner", sizes.partners, np.int32)
         b.buffer("rooms", (sizes.ranks, 6), np.int32)
         b.buffer("sent_number", (sizes.ranks, 2), np.int32)
         b.buffer("received_number", (sizes.ranks, 2), np.int32)
-        b.buffer("tag", b.n, np.int32)
+        b.buffer("tag", (b.n, 2), np.int32)
         b.buffer("copy_of", sizes.all, np.int32)
         given, blocks = np.int32(sizes.given), max(1, -(-sizes.given // BLOCK))
         b.buffer("listed", (2 * sizes.ranks, blocks * BLOCK // 32), np.int32)
         for name, width, dtype in (("located", 4, np.int32), ("fraction", 4, b.real)):
             b.buffer(f"sent_{name}", (sizes.sent, width), dtype)
-        b.buffer("sent_tag", sizes.sent, np.int32)
+        b.buffer("sent_tag", (sizes.sent, 2), np.int32)
         b.macros(RANK=sizes.rank, RANKS=sizes.ranks, COPIES=1)
         b.stage(MARK, "ranks", mark_particles=0)
         b.launch(
@@ -144,19 +147,17 @@ class RankDescription(Description):
         )  # fmt: skip
         b.stage(MARK_PARTNERS, "ranks", mark_partners=0)
         b.launch(
-            "mark_partners", blocks, BLOCK, given, np.int32(sizes.first), "excluded_start",
-            "excluded", "owners", "wanted", "listed",
+            "mark_partners", blocks, BLOCK, given, np.int32(sizes.first), "pattern",
+            "pattern_start", "partner", "owners", "wanted", "listed",
         )  # fmt: skip
-        b.buffer("partner_range", (b.n, 2), np.int32)
         lists(b)
         b.stage(SEND, "ranks", send_copies=0)
         b.memset("count")
         b.launch(
             "send_copies", blocks, BLOCK, given, np.int32(sizes.first), "positions", "charges",
-            "parameters", At("owners", sizes.first), "wanted", "listed", "rooms", "located",
-            "fraction", "tag", "sent_located", "sent_fraction", "sent_tag", "sent_number",
-            "received_number", np.int32(b.n), "excluded_start", "copy_of", "partner_range", "count",
-            "arrived", "next",
+            "parameters", At("owners", sizes.first), "wanted", "pattern", "listed", "rooms",
+            "located", "fraction", "tag", "sent_located", "sent_fraction", "sent_tag",
+            "sent_number", "received_number", np.int32(b.n), "copy_of", "count", "arrived", "next",
         )  # fmt: skip
         b.stage(SETUP)
         b.memset("arrived")  # see sort
@@ -164,8 +165,7 @@ class RankDescription(Description):
         b.stage("sort", "ranks", place_copies=0)
         b.launch(
             "place_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), "rooms", "received_number",
-            "tag", "located", "excluded_start", "copy_of", "partner_range", "count", "arrived",
-            "next",
+            "tag", "located", "copy_of", "count", "arrived", "next",
         )  # fmt: skip
         b.stage("sort", survey=0)
         return survey(b)
@@ -209,7 +209,7 @@ class RankDescription(Description):
 
     def exclusions(self, parts, out):
         list_offsets(self._b)
-        return NearExclusions(start="partner_range", part="excluded", offset="row_of")
+        return NearExclusions(start="pattern_start", part="partner", offset="row_of")
 
     def gather(self, parts, out):
         b = self._b

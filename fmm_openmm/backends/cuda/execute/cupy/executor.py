@@ -82,6 +82,11 @@ def compiled(program: Program) -> dict:
     return kernels
 
 
+def element_of(array: cupy.ndarray, element: int) -> cupy.ndarray:
+    """A contiguous array from an element on. A view takes the host longer than a launch."""
+    return array.ravel()[element:] if element else array
+
+
 def bound(step: Step, program: Program, kernels: dict, buffers: dict, events: dict):
     """A function that queues a step on the current stream. The events in ``events``, by name, are
     made on first use."""
@@ -89,7 +94,7 @@ def bound(step: Step, program: Program, kernels: dict, buffers: dict, events: di
         case Launch(kernel=name, grid=grid, block=block):
             kernel, shared = kernels[name], program.kernels[name].shared
             arguments = tuple(
-                buffers[argument.buffer].ravel()[argument.element :]
+                element_of(buffers[argument.buffer], argument.element)
                 if isinstance(argument, At)
                 else argument
                 for argument in step.arguments

@@ -1,5 +1,6 @@
 """The GPU of one of many ranks: programs on it, and NCCL between the GPUs of all."""
 
+import os
 import socket
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,11 @@ from fmm_openmm.backends.cuda.execute.cupy.faults import explained
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.backends.cuda.program import Device, Program
 from fmm_openmm.errors import UnsupportedError
+
+CHANNELS = "NCCL_MAX_P2P_NCHANNELS", "8"
+"""NCCL's variable for the maximum number of channels between GPUs, and its value unless the
+environment has one. More channels take memory and multiprocessors, and make only those exchanges
+faster that run concurrently with the near field."""
 
 
 class GpuRank:
@@ -65,6 +71,7 @@ class GpuRank:
 
     def connect(self, ranks: int, rank: int, identifier: tuple) -> None:
         """Make the communicator; all ranks call this together."""
+        os.environ.setdefault(*CHANNELS)
         with self._device:
             self._nccl = _nccl().NcclCommunicator(ranks, identifier, rank)
 
