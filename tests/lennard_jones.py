@@ -117,10 +117,10 @@ class LennardJones:
             # of sites in the cell: distances between its faces are 1 / |column of the inverse|
             most = np.ceil(reach * np.linalg.norm(inverse, axis=0)).astype(int)
             shifts = [image - most for image in np.ndindex(*2 * most + 1)] @ self.vectors
+        between = positions[:, None] - positions
         for shift in shifts:
-            d = positions[:, None] - positions[None] - shift
-            near = include & ((d * d).sum(2) < reach**2)
-            i, j = np.nonzero(near)
+            d = between - shift
+            i, j = np.nonzero(include & (np.einsum("ijk,ijk->ij", d, d) < reach**2))
             found.append((i, j, d[i, j]))
         return tuple(np.concatenate(part) for part in zip(*found, strict=True))
 

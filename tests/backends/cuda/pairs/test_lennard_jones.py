@@ -83,27 +83,28 @@ class Emulated:
         return self.buffers["state"][2]
 
     def listed(self):
-        """Pairs of sites in the list, with how often."""
-        buffers, found = self.buffers, {}
-        lanes, sorted_sites = self.sites.lanes, buffers["state"][1]
-        number, home = buffers["number"], buffers["home"]
-        for cluster in range(sorted_sites // 4):
-            entries, masked, _, build = buffers["length"][cluster]
-            assert entries % (2 * lanes) == 0
-            assert build == self.builds
-            rows = [(e, 0) for e in buffers["entry"][cluster, :entries]]
-            rows += [tuple(row) for row in buffers["masked"][cluster, :masked]]
-            for entry, mask in rows:
-                j, image = int(entry) & (2**25 - 1), int(entry) >> 25
-                for m in range(4):
-                    if (
-                        j < self.sites.capacity
-                        and not int(mask) >> m & 1
-                        and home[4 * cluster + m, 3] >= 0
-                    ):
-                        pair = number[4 * cluster + m], number[j], image
-                        found[pair] = found.get(pair, 0) + 1
-        return found
+        """Pairs of sites in the list with their images, shape (pairs, 3), and how often."""
+        buffers, sorted_sites = self.buffers, self.buffers["state"][1]
+        clusters = sorted_sites // 4
+        entries, masked, _, build = buffers["length"][:clusters].T
+        assert (entries % (2 * self.sites.lanes) == 0).all()
+        assert (build == self.builds).all()
+        cluster, k = np.nonzero(np.arange(buffers["entry"].shape[1]) < entries[:, None])
+        of_masked, m = np.nonzero(np.arange(buffers["masked"].shape[1]) < masked[:, None])
+        entry, mask = buffers["masked"][of_masked, m].T
+        cluster = np.concatenate([cluster, of_masked])
+        entry = np.concatenate([buffers["entry"][cluster[: len(k)], k], entry])
+        mask = np.concatenate([np.zeros(len(k), mask.dtype), mask])
+        j, member = entry & (2**25 - 1), 4 * cluster[:, None] + np.arange(4)
+        found = (
+            (j < self.sites.capacity)[:, None]
+            & (mask[:, None] >> np.arange(4, dtype=mask.dtype) & 1 == 0)
+            & (buffers["home"][member, 3] >= 0)
+        )
+        row, _ = np.nonzero(found)
+        number = buffers["number"]
+        pairs = np.stack([number[member[found]], number[j[row]], entry[row] >> 25], axis=1)
+        return np.unique(pairs, axis=0, return_counts=True)
 
 
 def liquid(vectors, n, seed=1, least=0.22):
@@ -205,9 +206,9 @@ def test_every_pair_once(cell, limits, folder, pairs_once, searched):
     for _ in range(2):  # what was collected is not added again
         check(emulated.evaluate(positions), exact, ACCURACY["mixed"])
     i, j, _ = problem.pairs(positions, emulated.sites.radius - 1e-3)
-    listed = emulated.listed()
-    assert set(listed.values()) == {1}
-    have = Counter(tuple(sorted(map(int, pair[:2]))) for pair in listed)
+    listed, times = emulated.listed()
+    assert (times == 1).all()
+    have = Counter(map(tuple, np.sort(listed[:, :2]).tolist()))
     # from both sides
     wanted = Counter(zip(np.minimum(i, j).tolist(), np.maximum(i, j).tolist(), strict=True))
     assert not {pair for pair, times in wanted.items() if 2 * have[pair] < times}
@@ -312,17 +313,14 @@ def test_what_is_wanted(lanes, folder, searched, monkeypatch):
 
 def missing_and_repeated(emulated, positions, vectors):
     """Pairs within the radius that the list lacks, and any that it has twice."""
-    found = emulated.listed()
+    found, times = emulated.listed()
     i, j, _ = replace(emulated.problem, vectors=vectors).pairs(
         positions, emulated.sites.radius - 1e-6
     )
-    wanted, have = {}, {}
-    for pair in zip(i.tolist(), j.tolist(), strict=True):
-        wanted[pair] = wanted.get(pair, 0) + 1
-    for (a, b, _), times in found.items():
-        have[int(a), int(b)] = have.get((int(a), int(b)), 0) + times
-    missing = [pair for pair, times in wanted.items() if have.get(pair, 0) < times]
-    return missing, [entry for entry, times in found.items() if times > 1]
+    missing = Counter(zip(i.tolist(), j.tolist(), strict=True))
+    for (a, b, _), count in zip(found.tolist(), times.tolist(), strict=True):
+        missing[a, b] -= count
+    return [*+missing], found[times > 1].tolist()
 
 
 @pytest.mark.parametrize(
