@@ -6,8 +6,10 @@
 //                   those that need a copy. A thread per particle
 //   mark_partners   adds the ranks that need a copy because they own an excluded partner, and
 //                   counts the copies for each rank. A thread per particle
-//   send_copies     makes the copies: those for this rank in place, those for others to be sent. A
-//                   thread per particle
+//   sum_lists       from these counts to the places of copies. A block for CHUNK counts
+//   send_copies     makes the copies for other ranks. A thread per particle
+//   keep_copies     makes those for this rank, in place, while the others are on their way, and
+//                   enters them into the lists. A thread per particle
 //   place_copies    enters those from other ranks into the lists. A thread per place of a copy
 //   gather_copies   results of the copies from their parts in the rank's boxes: sums for the
 //                   particles that this rank was given, those of others to be sent. A thread per
@@ -104,9 +106,11 @@ extern "C" __global__ void mark_partners(int n, int first /* number of particle 
                                          const int* __restrict__ partner /* of each pattern */,
                                          const unsigned* __restrict__ owners /* (all) */,
                                          unsigned* __restrict__ wanted /* (n) */,
-                                         int* __restrict__ listed /* (2 RANKS, warps) */) {
+                                         int* __restrict__ listed /* (2 RANKS, warps) */,
+                                         int* __restrict__ ticket /* (1): zeroed here */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, warps = gridDim.x * (blockDim.x / 32);
     unsigned own = 0, ranks = 0;
+    if (i == 0) *ticket = 0;
     if (i < n) {
         own = owners[first + i];
         ranks = wanted[i];
@@ -119,11 +123,84 @@ extern "C" __global__ void mark_partners(int n, int first /* number of particle 
     });
 }
 
+#define CHUNK (4 * SUM_BLOCK)
+
+// The sum of the values of the threads before this one in its block, and of all.
+__device__ __forceinline__ int sum_before(int value, int& all) {
+    __shared__ int sum[SUM_BLOCK / 32];
+    const int lane = threadIdx.x % 32;
+    int here = value, of_warps = 0;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(FULL, here, d);
+        if (lane >= d) here += other;
+    }
+    __syncthreads();  // the sums of the call before have been read
+    if (lane == 31) sum[threadIdx.x / 32] = here;
+    __syncthreads();
+    all = 0;
+    for (int w = 0; w < SUM_BLOCK / 32; w++) {
+        if (w == threadIdx.x / 32) of_warps = all;
+        all += sum[w];
+    }
+    return of_warps + here - value;
+}
+
+extern "C" __global__ void __launch_bounds__(SUM_BLOCK)
+    sum_lists(int n /* a multiple of 4 */,
+              int4* listed /* (n / 4): replaced by the sums, within a chunk, up to each */,
+              int* before /* (chunks): sums of the chunks before each */,
+              int* ticket /* (1), 0 */) {
+    __shared__ bool last;
+    const int k = blockIdx.x * SUM_BLOCK + threadIdx.x;
+    int4 v = {0, 0, 0, 0};
+    if (4 * k < n) v = listed[k];
+    int all;
+    const int from = sum_before(v.x + v.y + v.z + v.w, all);
+    if (4 * k < n)
+        listed[k] = int4{from + v.x, from + v.x + v.y, from + v.x + v.y + v.z,
+                         from + v.x + v.y + v.z + v.w};
+    if (threadIdx.x == 0) {
+        before[blockIdx.x] = all;
+        __threadfence();
+        last = atomicAdd(ticket, 1) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (!last) return;
+    int sum = 0;
+    for (int first = 0; first < gridDim.x; first += SUM_BLOCK) {
+        const int chunk = first + threadIdx.x;
+        const int own = chunk < gridDim.x ? reinterpret_cast<volatile int*>(before)[chunk] : 0;
+        const int place = sum + sum_before(own, all);
+        if (chunk < gridDim.x) before[chunk] = place;
+        sum += all;
+    }
+}
+
+// Numbers of copies in the lists of all warps.
+struct Listed {
+    const int* __restrict__ listed;  // (2 RANKS, warps): sums as of sum_lists
+    const int* __restrict__ before;
+    int warps;
+
+    // Sum of the first k numbers.
+    __device__ __forceinline__ int first(int k) const {
+        return k > 0 ? listed[k - 1] + before[(k - 1) / CHUNK] : 0;
+    }
+
+    // Place of the copy of particle i, in a list, among those for the same rank; `lanes` of its
+    // warp have one.
+    __device__ __forceinline__ int place(int list, int i, unsigned lanes) const {
+        return first(list * warps + i / 32) - first(list / 2 * 2 * warps) +
+               __popc(lanes & ((1u << threadIdx.x % 32) - 1));
+    }
+};
+
 // Copies of particles.
 struct Copies {
-    Located* located;
-    real4* fraction;  // u, charge
-    Tag* tag;
+    Located* __restrict__ located;
+    real4* __restrict__ fraction;  // u, charge
+    Tag* __restrict__ tag;
 };
 
 // Where copies are entered that the rank has.
@@ -137,49 +214,79 @@ struct Places {
     }
 };
 
+// The particles that the rank was given.
+struct Given {
+    int n, first;                            // number of particle 0 among all
+    const POSITION* __restrict__ positions;  // (n, 3)
+    const real* __restrict__ charges;        // (n)
+    const int* __restrict__ pattern;         // (n)
+    const Parameters* __restrict__ parameters;
+
+    // Copies particle i to a place. Returns where it is, and its tag.
+    __device__ __forceinline__ Located copy(int i, bool is_own, const Copies& to, int place,
+                                            Tag& tag) const {
+        real4 u;
+        const Located at = locate(i, positions, charges[i], parameters, u);
+        tag = {2 * (first + i) + is_own, pattern[i]};
+        to.located[place] = at;
+        to.fraction[place] = u;
+        to.tag[place] = tag;
+        return at;
+    }
+};
+
 extern "C" __global__ void send_copies(
     int n, int first /* number of particle 0 among all */,
     const POSITION* __restrict__ positions /* (n, 3) */, const real* __restrict__ charges /* (n) */,
-    const Parameters* __restrict__ parameters, const unsigned* __restrict__ owners /* (n) */,
-    const unsigned* __restrict__ wanted /* (n) */, const int* __restrict__ pattern /* (n) */,
-    const int* __restrict__ listed /* (2 RANKS, warps): sums up to these */,
-    const Room* __restrict__ rooms /* (RANKS) */,
-    Located* __restrict__ located /* of copies for this rank */, real4* __restrict__ fraction,
-    Tag* __restrict__ tag, Located* __restrict__ sent_located /* for others */,
-    real4* __restrict__ sent_fraction, Tag* __restrict__ sent_tag,
+    const int* __restrict__ pattern /* (n) */, const Parameters* __restrict__ parameters,
+    const unsigned* __restrict__ owners /* (n) */, const unsigned* __restrict__ wanted /* (n) */,
+    const int* __restrict__ listed /* (2 RANKS, warps) */, const int* __restrict__ before,
+    const Room* __restrict__ rooms /* (RANKS) */, Located* __restrict__ located /* of the copies */,
+    real4* __restrict__ fraction, Tag* __restrict__ tag,
     Number* __restrict__ sent_number /* (RANKS) */,
-    Number* __restrict__ number /* (RANKS): of copies for this rank, here from itself */, int room,
-    int* __restrict__ copy_of /* (all) */, int* __restrict__ count /* (BOXES), zeroed */,
-    int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, room) */) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32,
-              warps = gridDim.x * (blockDim.x / 32);
-    const auto before = [&](int lists) { return lists > 0 ? listed[lists * warps - 1] : 0; };
+    Number* __restrict__ number /* (RANKS): of copies for this rank, here from itself */) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    const Listed lists = {listed, before, int(gridDim.x * (blockDim.x / 32))};
     if (i < RANKS) {
-        const int begin = before(2 * i);
-        sent_number[i] = {before(2 * i + 2) - begin, before(2 * i + 1) - begin};
+        const int begin = lists.first(2 * i * lists.warps);
+        sent_number[i] = {lists.first((2 * i + 2) * lists.warps) - begin,
+                          lists.first((2 * i + 1) * lists.warps) - begin};
         if (i == 0) number[0] = sent_number[0];
     }
-    Located at;
-    real4 u;
-    if (i < n) at = locate(i, positions, charges[i], parameters, u);
-    const Copies own = {located, fraction, tag}, sent = {sent_located, sent_fraction, sent_tag};
-    const Places places = {copy_of, {room, count, arrived, next}};
+    const Given given = {n, first, positions, charges, pattern, parameters};
     for_each_list(i < n ? owners[i] : 0, i < n ? wanted[i] : 0, [&](int list, unsigned lanes) {
-        if (!(lanes >> lane & 1)) return;
-        const int begin = list * warps + i / 32, k = (begin > 0 ? listed[begin - 1] : 0) -
-                                                     before(list / 2 * 2) +
-                                                     __popc(lanes & ((1u << lane) - 1));
-        const bool stays = list < 2;
-        const Copies& to = stays ? own : sent;
+        if (list < 2 || !(lanes >> threadIdx.x % 32 & 1)) return;
         const Room free = rooms[list / 2];
-        if (k >= free.to_room) return;
-        const int place = free.to + k;
-        const Tag tagged = {2 * (first + i) + (list % 2 == 0), pattern[i]};
-        to.located[place] = at;
-        to.fraction[place] = u;
-        to.tag[place] = tagged;
-        if (stays) places.enter(place, tagged, at);
+        const int k = lists.place(list, i, lanes);
+        Tag tagged;
+        if (k < free.to_room)
+            given.copy(i, list % 2 == 0, {located, fraction, tag}, free.to + k, tagged);
     });
+}
+
+extern "C" __global__ void keep_copies(
+    int n, int first /* number of particle 0 among all */,
+    const POSITION* __restrict__ positions /* (n, 3) */, const real* __restrict__ charges /* (n) */,
+    const int* __restrict__ pattern /* (n) */, const Parameters* __restrict__ parameters,
+    const unsigned* __restrict__ owners /* (n) */, const unsigned* __restrict__ wanted /* (n) */,
+    const int* __restrict__ listed /* (2 RANKS, warps) */, const int* __restrict__ before,
+    const Room* __restrict__ rooms /* (RANKS) */, Located* __restrict__ located /* (room) */,
+    real4* __restrict__ fraction, Tag* __restrict__ tag, int room,
+    int* __restrict__ copy_of /* (all) */, int* __restrict__ count /* (BOXES), zeroed */,
+    int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, room) */) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32;
+    const bool is_own = i < n && owners[i] >> RANK & 1, stays = i < n && wanted[i] >> RANK & 1;
+    const unsigned own = __ballot_sync(FULL, is_own), lanes = __ballot_sync(FULL, stays) & ~own;
+    if (!((own | lanes) >> lane & 1)) return;
+    const Listed lists = {listed, before, int(gridDim.x * (blockDim.x / 32))};
+    const int k = lists.place(is_own ? 0 : 1, i, is_own ? own : lanes);
+    const Room free = rooms[0];
+    if (k >= free.to_room) return;
+    const Given given = {n, first, positions, charges, pattern, parameters};
+    const Places places = {copy_of, {room, count, arrived, next}};
+    Tag tagged;
+    const Located at = given.copy(i, is_own, {located, fraction, tag}, free.to + k, tagged);
+    places.enter(free.to + k, tagged, at);
 }
 
 extern "C" __global__ void place_copies(

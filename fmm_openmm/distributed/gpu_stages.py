@@ -27,8 +27,8 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
     FINISH,
     FORWARD,
     INVERSE,
+    KEEP,
     MARK,
-    MARK_PARTNERS,
     RESULTS,
     SEND,
     SUMMING,
@@ -195,7 +195,7 @@ class GpuStages:
                 self._width = width
             x = self._gpu.arrays.ascontiguousarray(self._gpu.arrays.asarray(positions), np.float64)
             while True:
-                self._run.replace({"positions": x}, MARK, SEND)
+                self._run.replace({"positions": x}, MARK, SEND, KEEP)
                 numbers = self._evaluate()
                 self._hold_results(len(x))
                 buffers = self._run.buffers
@@ -255,7 +255,7 @@ class GpuStages:
             numbers: of the copies that this rank sends to each, see :class:`CopyRooms`.
             given: buffers of the earlier program, which the new one takes where it has the same.
         """
-        self._run, rank = None, self._comm.rank
+        self._run, self._sent_copies, rank = None, [], self._comm.rank
         share = self._shares.ranges[rank]
         self._most, self._rooms = numbers, CopyRooms.for_numbers(self._comm, numbers)
         rooms, last = self._rooms, self._rooms.order[-1]
@@ -284,6 +284,7 @@ class GpuStages:
             kept[name] = self._gpu.arrays.empty(0, program.buffers[name].dtype)
         self._run = self._gpu.made(program, kept)
         self._fill("rooms", rooms.table)
+        self._sent_copies = self._copies_to_send()
 
     def _lacking_room(self, numbers: np.ndarray) -> np.ndarray | None:
         """The numbers of copies to make room for if a rank has no room for those that it sends, of
@@ -301,12 +302,9 @@ class GpuStages:
         if self._reaches_far:
             owners = [run.buffers["owners"][one] for one in self._bounds]
             self._all_gather(owners)
-        run.queue(MARK_PARTNERS)
-        listed = run.buffers["listed"].ravel()
-        self._gpu.arrays.cumsum(listed, dtype=np.int32, out=listed)
-        run.queue(SEND)
+        run.queue(SEND, KEEP)
         read = self._gpu.read(run.buffers["sent_number"])
-        self._send()
+        self._gpu.exchange(self._comm.rank, *self._sent_copies)
         run.queue(*SUMMING)
         self._expand()
         run.queue(*EXPANDING)
@@ -317,15 +315,15 @@ class GpuStages:
         """Rows in the order of the copies, in the order of the ranks."""
         return [rows[place] for place in np.argsort(self._rooms.order)]
 
-    def _send(self) -> None:
-        """Exchange the copies of particles."""
+    def _copies_to_send(self) -> list[tuple[list, list]]:
+        """The arrays of copies, and their numbers, that ranks exchange."""
         buffers, rooms, pairs = self._run.buffers, self._rooms, []
         for name in ("located", "fraction", "tag"):
             outgoing = [buffers[f"sent_{name}"][one] for one in rooms.sent_to]
             incoming = [buffers[name][one] for one in rooms.places]
             pairs.append(self._between(outgoing, incoming))
         numbers = (self._by_rank(buffers[f"{name}_number"]) for name in ("sent", "received"))
-        self._gpu.exchange(self._comm.rank, *pairs, self._between(*numbers))
+        return [*pairs, self._between(*numbers)]
 
     def _between(self, outgoing: list, incoming: list) -> tuple[list, list]:
         """Arrays to be exchanged, without those of this rank for itself."""

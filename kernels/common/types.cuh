@@ -30,6 +30,8 @@
 //   REACH0 ..        largest offset in the near stencil along each axis
 //   HAS_SHARE        whether the results are those of a share of the boxes, see share.cuh
 //   COPIES           whether particles are copies of those of all ranks, see ranks.cu
+//   RANK, RANKS      this rank and the number of all, see ranks.cu
+//   SUM_BLOCK        threads of a block of sum_lists
 //   VIRIAL           whether p2p sums the work of its pairs, and gather the virial
 //   WINDOW           sources that p2p holds in shared memory at a time
 //   CONVOLVE_WARPS   warps per block of convolve

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,23 @@ import pytest
 import fmm_openmm as fmm
 from fmm_openmm import UnsupportedError
 from fmm_openmm.backends import backend_class
+from fmm_openmm.backends.cuda.pipeline.description import parameter_block
+from fmm_openmm.backends.cuda.pipeline.ranks import (
+    KEEP,
+    MARK,
+    SEND,
+    LatticeShare,
+    RankSizes,
+    build_rank,
+)
+from fmm_openmm.backends.cuda.program import Share
+from fmm_openmm.box import BoxLattice
 from fmm_openmm.distributed.patterns import Patterns
+from fmm_openmm.distributed.sharing import even_ranges
 from fmm_openmm.distributed.stages import Links
+from fmm_openmm.specification import Specification
 from tests.compiler import COMPILER
+from tests.emulator import DEVICE, Emulator
 from tests.systems import build, charge_arrays
 
 pytest.importorskip("mpi4py.MPI", reason="needs MPI: pip install 'fmm_openmm[mpi]'")
@@ -241,3 +256,40 @@ def test_patterns_are_lists_of_partners():
 def patterns_of(pairs, particles):
     (links,) = Links.by_rank(pairs, np.array([0, particles]))
     return Patterns.from_links(links.particle, links.partner - links.particle, particles)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_copies_are_in_the_order_of_their_particles(folder):
+    """Among 32 ranks, whose counts fill several blocks of sum_lists: for each rank first the
+    particles with a part in its boxes."""
+    rank, ranks, first, given = 3, 32, 10, 5000
+    lattice, none = BoxLattice(np.diag((4, 5, 6)), np.eye(3), 2.0), np.empty((0, 2), int)
+    sizes = RankSizes(
+        rank, ranks, first + given, first, given, patterns=1, partners=0,
+        sent=(ranks - 1) * given, copies=given, returned=0,
+    )  # fmt: skip
+    wanted = Specification(lattice, 2, 0.05, np.empty(0), none, False, np.dtype(np.float32))
+    planes = LatticeShare(slice(0, 1), even_ranges(4, ranks), is_direct=False)
+    program = build_rank(wanted, DEVICE, sizes, Share(0, 20, 20), planes)
+    kernels = {name: each for name, each in program.kernels.items() if each.file == "ranks"}
+    emulator = Emulator(replace(program, kernels=kernels), folder)
+    rng, buffers = np.random.default_rng(4), emulator.buffers
+    owner = rng.integers(0, ranks, 120)
+    near = (1 << rng.integers(0, ranks, (120, 3))).sum(1) | 1 << owner
+    rooms = [(0, given, max(0, s - 1) * given, given, 0, 0) for s in range(ranks)]
+    contents = {
+        "positions": rng.random((given, 3)), "charges": 1.0, "rooms": rooms, "pattern": 0,
+        "parameters": parameter_block(lattice, 1.0), "pattern_start": 0, "arrived": 0,
+        "box_ranks": np.column_stack([1 << owner, near]),
+    }  # fmt: skip
+    for name, values in contents.items():
+        buffers[name][...] = values
+    emulator.run([MARK, SEND, KEEP])
+    numbers = np.arange(first, first + given)
+    for distance, other in enumerate((rank + np.arange(ranks)) % ranks):
+        bits = (buffers[name] >> other & 1 == 1 for name in ("owners", "wanted"))
+        own, copied = (each[-given:] for each in bits)
+        expected = [*2 * numbers[own] + 1, *2 * numbers[copied & ~own]]
+        assert buffers["sent_number"][distance].tolist() == [len(expected), own.sum()]
+        tags = buffers["sent_tag"][(distance - 1) * given :] if distance else buffers["tag"]
+        assert tags[: len(expected), 0].tolist() == expected

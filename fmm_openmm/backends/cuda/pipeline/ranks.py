@@ -17,18 +17,18 @@ from fmm_openmm.backends.cuda.pipeline.lattice import convolve, trace
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import list_offsets, p2p
 from fmm_openmm.backends.cuda.pipeline.sort import lists, survey
-from fmm_openmm.backends.cuda.program import SETUP, At, Device, Program, Share
+from fmm_openmm.backends.cuda.program import BACKGROUND, SETUP, At, Device, Program, Share
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import NearExclusions
 
 MOST_RANKS = 32
 """Maximum number of ranks, the bits of a mask of ``kernels/ranks.cu``."""
 
-MARK, MARK_PARTNERS, SEND = "mark_particles", "mark_partners", "send_copies"
+MARK, SEND, KEEP = "mark_particles", "send_copies", "keep_copies"
 """Stages of the particles that the rank is given. After the first one the caller fills in "owners"
-of the particles of other ranks. The second one leaves the numbers of copies in "listed", which the
-caller replaces by their sums. The third one makes the copies, as far as there is room for them, and
-leaves their numbers in "sent_number". The caller sends copies and numbers to the other ranks."""
+of the particles of other ranks. The second one makes the copies for other ranks, as far as there is
+room for them, and leaves their numbers in "sent_number". The caller sends copies and numbers to the
+other ranks. The third one makes the rank's own copies concurrently with that."""
 
 SUMMING = ("sort", "p2m", "p2p")
 """The stages from the copies to the moments of the rank's boxes. p2p runs concurrently with all
@@ -55,7 +55,7 @@ ranks, and fills in "returned"."""
 FINISH, RESULTS = "finish", ("potentials", "fields", "forces")
 """The stage from "returned" and "totals" to the results, and the buffers of these."""
 
-BLOCK, FINISH_BLOCK = 128, 256
+BLOCK, FINISH_BLOCK, SUM_BLOCK = 128, 256, 1024
 
 FINISH_BLOCKS = 16
 """Maximum blocks of the stage finish per multiprocessor. The last block adds up the sums of all."""
@@ -135,34 +135,51 @@ class RankDescription(Description):
         b.buffer("tag", (b.n, 2), np.int32)
         b.buffer("copy_of", sizes.all, np.int32)
         given, blocks = np.int32(sizes.given), max(1, -(-sizes.given // BLOCK))
-        b.buffer("listed", (2 * sizes.ranks, blocks * BLOCK // 32), np.int32)
+        lists_of_warps = 2 * sizes.ranks * blocks * (BLOCK // 32)
+        chunks = -(-lists_of_warps // (4 * SUM_BLOCK))
+        b.buffer("listed", lists_of_warps, np.int32)
+        b.buffer("before", chunks, np.int32)
+        b.buffer("ticket", 1, np.int32)
         for name, width, dtype in (("located", 4, np.int32), ("fraction", 4, b.real)):
             b.buffer(f"sent_{name}", (sizes.sent, width), dtype)
         b.buffer("sent_tag", (sizes.sent, 2), np.int32)
-        b.macros(RANK=sizes.rank, RANKS=sizes.ranks, COPIES=1)
+        b.macros(RANK=sizes.rank, RANKS=sizes.ranks, COPIES=1, SUM_BLOCK=SUM_BLOCK)
+        lists(b)
+        b.stage(SETUP)
+        b.memset("arrived")  # see sort
+        b.memset("copy_of")  # of partners for whose copies there was no room
         b.stage(MARK, "ranks", mark_particles=0)
         b.launch(
             "mark_particles", blocks, BLOCK, given, "positions", "charges", "parameters",
             "box_ranks", At("owners", sizes.first), "wanted",
         )  # fmt: skip
-        b.stage(MARK_PARTNERS, "ranks", mark_partners=0)
+        b.stage(SEND, "ranks", mark_partners=0, sum_lists=0, send_copies=0)
         b.launch(
             "mark_partners", blocks, BLOCK, given, np.int32(sizes.first), "pattern",
-            "pattern_start", "partner", "owners", "wanted", "listed",
+            "pattern_start", "partner", "owners", "wanted", "listed", "ticket",
         )  # fmt: skip
-        lists(b)
-        b.stage(SEND, "ranks", send_copies=0)
-        b.memset("count")
         b.launch(
-            "send_copies", blocks, BLOCK, given, np.int32(sizes.first), "positions", "charges",
-            "parameters", At("owners", sizes.first), "wanted", "pattern", "listed", "rooms",
-            "located", "fraction", "tag", "sent_located", "sent_fraction", "sent_tag",
-            "sent_number", "received_number", np.int32(b.n), "copy_of", "count", "arrived", "next",
+            "sum_lists", chunks, SUM_BLOCK, np.int32(lists_of_warps), "listed", "before", "ticket"
+        )
+        common = (
+            given, np.int32(sizes.first), "positions", "charges", "pattern", "parameters",
+            At("owners", sizes.first), "wanted", "listed", "before", "rooms",
         )  # fmt: skip
-        b.stage(SETUP)
-        b.memset("arrived")  # see sort
-        b.memset("copy_of")  # of partners for whose copies there was no room
+        b.launch(
+            "send_copies", blocks, BLOCK, *common, "sent_located", "sent_fraction", "sent_tag",
+            "sent_number", "received_number",
+        )  # fmt: skip
+        b.record("sent")
+        b.stage(KEEP, "ranks", keep_copies=0)
+        b.wait("sent", BACKGROUND)
+        b.memset("count", BACKGROUND)
+        b.launch(
+            "keep_copies", blocks, BLOCK, *common, "located", "fraction", "tag", np.int32(b.n),
+            "copy_of", "count", "arrived", "next", stream=BACKGROUND,
+        )  # fmt: skip
+        b.record("kept", BACKGROUND)
         b.stage("sort", "ranks", place_copies=0)
+        b.wait("kept")
         b.launch(
             "place_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), "rooms", "received_number",
             "tag", "located", "copy_of", "count", "arrived", "next",
@@ -239,7 +256,6 @@ class RankDescription(Description):
         b.buffer("fields", (given, 3), b.real)
         b.buffer("forces", (given, 3), b.real)
         b.buffer("partial", (blocks, 5), np.float64)
-        b.buffer("ticket", 1, np.int32)
         b.buffer("sums", 5, np.float64)
         b.memset("ticket")
         b.launch(
