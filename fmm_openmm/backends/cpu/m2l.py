@@ -126,6 +126,12 @@ def _collect(moments, counts, filled, targets, begin, used, offset, source, tile
     return any_filled
 
 
+@inline
+def _entry(weight, harmonics, index):
+    """Entry of the matrix of a shift."""
+    return weight[0] * harmonics[index[0]] + weight[1] * harmonics[index[1]]
+
+
 @kernel(LEVEL + "f8[:,::1], i4[:,:,::1], f8[:,:,::1], f8[::1], f8[:,::1]")
 def _m2l_p4(
     thread,
@@ -147,25 +153,27 @@ def _m2l_p4(
     terms = moments.shape[1]
     for t in portion(len(tiles) - 1, thread):
         begin, used = tiles[t], tiles[t + 1] - tiles[t]
-        source, row = np.empty(P4_LANES, np.int64), np.empty(P4_LANES)
-        tile, total = np.empty((terms, P4_LANES)), np.zeros((terms, P4_LANES))
+        source = np.empty(P4_LANES, np.int64)
+        # multiplied in blocks of two rows and two columns; beyond the matrix there are zeros
+        upper, lower = np.zeros(terms + 1), np.zeros(terms + 1)
+        tile, total = np.zeros((terms + 1, P4_LANES)), np.zeros((terms + 1, P4_LANES))
         for k in range(start[parity[t]], start[parity[t] + 1]):
             e = which[k]
             if not _collect(
-                moments, counts, filled, targets, begin, used, offsets[e], source, tile
+                moments, counts, filled, targets, begin, used, offsets[e], source, tile[:terms]
             ):
                 continue
-            for a in range(terms):
-                row[:] = 0.0
+            for a in range(0, terms, 2):
+                below = min(a + 1, terms - 1)
                 for b in range(terms):
-                    matrix = (
-                        weight[a, b, 0] * harmonics[e, index[a, b, 0]]
-                        + weight[a, b, 1] * harmonics[e, index[a, b, 1]]
-                    )
+                    upper[b] = _entry(weight[a, b], harmonics[e], index[a, b])
+                    lower[b] = _entry(weight[below, b], harmonics[e], index[below, b])
+                for b in range(0, terms, 2):
+                    u0, u1, l0, l1 = upper[b], upper[b + 1], lower[b], lower[b + 1]
                     for w in range(P4_LANES):
-                        row[w] += matrix * tile[b, w]
-                for w in range(P4_LANES):
-                    total[a, w] += row[w]
+                        x, y = tile[b, w], tile[b + 1, w]
+                        total[a, w] += u0 * x + u1 * y
+                        total[a + 1, w] += l0 * x + l1 * y
         for w in range(used):
             for a in range(terms):
                 local[targets[begin + w], a] += sign[a] * total[a, w]
