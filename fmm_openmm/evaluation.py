@@ -12,6 +12,7 @@ import numpy as np
 from fmm_openmm.arrays import bounds, is_on_device, to_host
 from fmm_openmm.backends import backend_class, choose_backend, fallback, open_sum
 from fmm_openmm.boundary import Boundary
+from fmm_openmm.box import BoxLattice
 from fmm_openmm.charge_sets import EVALUATION, CoulombMatrix, DeviceCoulombMatrix
 from fmm_openmm.checks import (
     check_charges,
@@ -88,7 +89,7 @@ class Evaluation:
     backend: str
     evaluator_class: Any
     _last: tuple[int, Any] | None  # of the last evaluation on the device: choice and evaluator
-    _limits: tuple[int, ForceLimits] | None  # choice of a plan, and limits of its forces
+    _limits: tuple[BoxLattice, ForceLimits] | None  # boxes of a plan, and limits of its forces
     _looks_back = True  # examines the forces on the device at the next evaluation
 
     def __init__(
@@ -236,9 +237,9 @@ class Evaluation:
         """
         with EVALUATION:
             plan = self.planner.plan(None, cell)
-            evaluator = self._evaluator_for(plan)
-            if evaluator.lattice is not plan.boxes.lattice:  # it has been changed to another shape
-                del self.evaluators[plan.choice]
+            evaluator = self.evaluators.get(plan.choice)
+            if evaluator is None or evaluator.lattice is not plan.boxes.lattice:
+                self.evaluators = {}  # of which none is changed to this shape
                 evaluator = self._evaluator_for(plan)
             evaluator = evaluator.with_virial if "virial" in names else evaluator
             limit = MAX_POTENTIAL * largest_charge * COULOMB_CONSTANT / plan.boxes.width
@@ -632,7 +633,7 @@ class Evaluation:
         charges = evaluator.copy_charges()
         suited = planner.examine(charges, *evaluator.force_sums)
         if suited is problem:
-            self._limits = planner.choices[0], planner.force_limits(charges)
+            self._limits = planner.latest.lattice, planner.force_limits(charges)
             return True
         error = problem.request.expected(planner.with_forces(planner.latest.parameters))
         if is_past and error > problem.request.tolerance:
@@ -647,9 +648,9 @@ class Evaluation:
 
     def _force_limits(self) -> ForceLimits:
         """Limits of the forces for the last plan and the last charges known on the host."""
-        choice = self.planner.choices[0]
-        if self._limits is None or self._limits[0] != choice:
-            self._limits = choice, self.planner.force_limits(self._host_charges)
+        boxes: Any = self.planner.latest
+        if self._limits is None or self._limits[0] is not boxes.lattice:
+            self._limits = boxes.lattice, self.planner.force_limits(self._host_charges)
         return self._limits[1]
 
     def _replanned(

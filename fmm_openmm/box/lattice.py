@@ -68,8 +68,9 @@ class BoxLattice:
             if not isinstance(getattr(type(self), name, None), cached_property)
         }
 
-    def same_shape(self, cell: np.ndarray) -> bool:
-        """Whether the boxes of ``cell`` differ from these only by a uniform scaling."""
+    def width_in(self, cell: np.ndarray) -> float | None:
+        """The mean width of the boxes in ``cell``, in its unit, if they differ from these only by a
+        uniform scaling; else None."""
         (ax, _, _), (bx, by, _), (cx, cy, cz) = cell.tolist()  # NumPy takes microseconds a number
         (i, _, _), (ji, j, _), (ki, kj, k) = self.counts.tolist()
         width = box_width(cell, self.counts)
@@ -77,7 +78,8 @@ class BoxLattice:
         b = (bx - ji * a) / j, by / j
         c = (cx - ki * a - kj * b[0]) / k, (cy - kj * b[1]) / k, cz / k
         pairs = zip((a, *b, *c), self._components, strict=True)
-        return all(abs(value / width - own) < SAME_SHAPE for value, own in pairs)
+        same = all([abs(value / width - own) < SAME_SHAPE for value, own in pairs])
+        return width if same else None
 
     @cached_property
     def _components(self) -> list[float]:

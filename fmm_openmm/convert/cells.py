@@ -17,6 +17,8 @@ NO_CELL = (0.1 * np.eye(3)).ravel().tolist()
 """Cell that CRYST1 holds in a PDB file of a system that is not a crystal, nm."""
 
 
+IDENTITY = np.eye(3)
+
 ROUNDING = 1e-6
 """Components of unit vectors below which they are the rounding of angles."""
 
@@ -51,8 +53,8 @@ def reduced(
     for row, axis in (2, 1), (2, 0), (1, 0):
         if periodic[axis] or not periodic[row]:
             tilt = found[row][axis] / found[axis][axis]
-            vectors = round(tilt / (1.0 + slack), 0)
-            found[row] = [x - y * vectors for x, y in zip(found[row], found[axis], strict=True)]
+            if vectors := round(tilt / (1.0 + slack), 0):
+                found[row] = [x - y * vectors for x, y in zip(found[row], found[axis], strict=True)]
     return np.array(found)
 
 
@@ -120,7 +122,7 @@ def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarr
         cell[2], cz = -cell[2], -cz
     if min(ax, by, cz) > 0 and max(abs(ay), abs(az), abs(bz)) <= 1e-6 * size:
         cell[0, 1] = cell[0, 2] = cell[1, 2] = 0.0
-        return cell, np.eye(3)
+        return cell, IDENTITY.copy()
     rotation, triangle = np.linalg.qr(cell.T)
     signs = np.sign(np.diag(triangle))
     return np.tril((triangle * signs[:, None]).T), rotation * signs

@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from openmm import app, unit
@@ -58,14 +59,21 @@ class Frame:
         return cls(positions if rotation is None else positions @ rotation, box, time)
 
 
+Turned: TypeAlias = tuple[np.ndarray | None, np.ndarray | None]
+"""A cell and a rotation; None for no cell, and for no rotation."""
+
+
 @lru_cache(maxsize=4)
-def _turned(cell: bytes, name: str) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Cell and rotation by :func:`fmm_openmm.convert.cells.standard_orientation`; None for no cell,
-    and for no rotation. Frames with the same cell get the same arrays."""
-    vectors = np.frombuffer(cell).reshape(3, 3)
-    if is_no_cell(vectors):
+def _turned(cell: bytes, name: str) -> Turned:
+    """See :func:`_turn`; frames with the same cell get the same arrays."""
+    return _turn(np.frombuffer(cell).reshape(3, 3), name)
+
+
+def _turn(cell: np.ndarray, name: str) -> Turned:
+    """Cell and rotation by :func:`fmm_openmm.convert.cells.standard_orientation`."""
+    if is_no_cell(cell):
         return None, None
-    box, rotation = standard_orientation(vectors, name)
+    box, rotation = standard_orientation(cell, name)
     box.flags.writeable = False
     return box, None if rotation.tolist() == IDENTITY else rotation
 
@@ -154,16 +162,20 @@ def frame_of_timestep(step, atoms) -> Frame:
 def _of_mdtraj(trajectory, name: str) -> Iterator[Frame]:
     # the cell vectors that MDTraj makes of these take it half the time of reading
     lengths, angles = trajectory.unitcell_lengths, trajectory.unitcell_angles
-    for k in range(trajectory.n_frames):
-        cell = None if lengths is None else _cell(*lengths[k].tolist(), *angles[k].tolist())
-        yield Frame.from_cell(trajectory.xyz[k], cell, float(trajectory.time[k]), name)
+    cells = repeat((0.0,) * 6) if lengths is None else np.hstack([lengths, angles]).tolist()
+    times = trajectory.time.tolist()
+    for positions, time, cell in zip(trajectory.xyz, times, cells, strict=False):
+        box, rotation = _turned_from_lengths(name, *cell)
+        yield Frame(positions if rotation is None else positions @ rotation, box, time)
 
 
 @lru_cache(maxsize=4)
-def _cell(a: float, b: float, c: float, *angles: float) -> np.ndarray | None:
-    """See :func:`fmm_openmm.convert.cells.cell_from_lengths`, with angles in degrees; None for no
-    cell."""
-    return cell_from_lengths((a, b, c), [*map(math.radians, angles)]) if a or b or c else None
+def _turned_from_lengths(name: str, a: float, b: float, c: float, *angles: float) -> Turned:
+    """See :func:`_turned` and :func:`fmm_openmm.convert.cells.cell_from_lengths`, with angles in
+    degrees."""
+    if not (a or b or c):
+        return None, None
+    return _turn(cell_from_lengths((a, b, c), [*map(math.radians, angles)]), name)
 
 
 def _of_structure(file, stride: int) -> Iterator[Frame]:

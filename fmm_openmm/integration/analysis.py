@@ -123,8 +123,8 @@ def _row(quantities: tuple[str, ...], dtype, found: dict[str, Any]) -> tuple:
     row: list[Any] = []
     for name in quantities:
         values = found[name]
-        if name == "energy":
-            row.append(float(np.ravel(values)[0]))  # shape (1,) from a GPU
+        if name == "energy":  # shape (1,) from a GPU
+            row.append(values if type(values) is float else float(np.ravel(values)[0]))
         else:
             row.append(values if name in EXACT else values.astype(dtype, copy=False))
     return tuple(row)

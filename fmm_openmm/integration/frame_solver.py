@@ -20,7 +20,7 @@ from fmm_openmm.boundary import EMPTY_SPACE, Boundary
 from fmm_openmm.box import Frame
 from fmm_openmm.checks import check_positions
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.evaluation import Evaluation
+from fmm_openmm.evaluation import Evaluation, shallow_copy
 from fmm_openmm.integration.frame_placement import FramePlacement
 from fmm_openmm.planning.boxes import Region
 from fmm_openmm.planning.planner import Planner
@@ -176,9 +176,10 @@ class FrameSolver:
     def _evaluation_in(self, box_vectors) -> tuple[Evaluation, np.ndarray]:
         """An evaluation whose plans are those after the first frame, and the cell; both are kept
         for further frames with the same array of box vectors."""
-        known = self._present
+        known, first = self._present, self._solver.evaluation
         if known is None or known[0] is not box_vectors:
-            evaluation = self._solver.evaluation.separate()
+            evaluation = known[1] if known else first.separate()
+            evaluation.planner = shallow_copy(first.planner)
             known = self._present = box_vectors, evaluation, self.cell(box_vectors)
         return known[1:]
 

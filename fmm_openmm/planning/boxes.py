@@ -161,11 +161,8 @@ class Filling:
 
     def scaled(self, cell: np.ndarray) -> "Filling | None":
         """The boxes scaled to a cell of the same shape, of any size; None if the shape differs."""
-        return (
-            replace(self, width=box_width(cell, self.lattice.counts))
-            if self.lattice.same_shape(cell)
-            else None
-        )
+        width = self.lattice.width_in(cell)
+        return None if width is None else Filling(self.parameters, self.lattice, width)
 
     def strained(self, cell: np.ndarray) -> "Filling | None":
         """The boxes deformed to a cell of another shape, with parameters and near stencil kept;

@@ -88,7 +88,8 @@ class Plan:
         stays = before.width == now.width and (
             before.origin is now.origin or np.array_equal(before.origin, now.origin)
         )
-        return replace(self, boxes=boxes, change=Change.KEEP if stays else Change.MOVE)
+        change = Change.KEEP if stays else Change.MOVE
+        return Plan(self.problem, boxes, change, self.choice)
 
 
 class Planner:

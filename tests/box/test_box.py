@@ -271,14 +271,14 @@ def test_lattice_of_a_cell():
 @pytest.mark.parametrize(
     "cell", [np.eye(3), DODECAHEDRON, OCTAHEDRON], ids=["cube", "dodecahedron", "octahedron"]
 )
-def test_same_shape(cell):
+def test_width_in_a_cell_of_the_same_shape(cell):
     lattice = BoxLattice.from_cell(cell, choose_counts(cell, 1 / 12), 2.5)
     for scale in (1e-3, 0.97, 1.0, np.pi, 1e4):
-        assert lattice.same_shape(scale * cell)
+        assert lattice.width_in(scale * cell) == box_width(scale * cell, lattice.counts)
     for i, j in ((0, 0), (1, 0), (2, 1), (2, 2)):
         other = cell.copy()
         other[i, j] += 1e-6
-        assert not lattice.same_shape(other)
+        assert lattice.width_in(other) is None
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,12 @@ class QueuedFrame:
 
     Attributes:
         positions: the positions, shape (n, 3), nm, float32 or float64.
-        source, parameters, target: addresses of the positions, of the parameter block and of
-            :attr:`found`.
+        target: address of :attr:`found`.
+        first: the launch that brings positions and the parameter block to the buffers.
     """
 
     positions: np.ndarray
+    first: Call
     _names: Sequence[str]
 
     def __init__(self, particles: int, buffers: dict[str, cupy.ndarray]):
@@ -44,14 +45,19 @@ class QueuedFrame:
         self._found, self._buffers = pinned((FOUND,), np.float64), buffers
         self._parameters = pinned(buffers["parameters"].shape, np.float64)
         held = memory, self._parameters, self._found
-        self.source, self.parameters, self.target = (each.ctypes.data for each in held)
+        self._source, self._block, self.target = (each.ctypes.data for each in held)
+        self._launches: dict[np.dtype, Call] = {}
         self._copies: dict[str, tuple[np.ndarray, int]] = {}
         self._done = cupy.cuda.Event(disable_timing=True)
 
     def put(self, positions: np.ndarray, parameters: np.ndarray) -> None:
         """Copy positions, shape (n, 3), nm, float32 or float64, and the parameter block to where
         the device reads them."""
-        self.positions = self._places[positions.dtype]
+        dtype, buffers = positions.dtype, self._buffers
+        if dtype not in self._launches:
+            given = Given(len(positions), dtype.itemsize, buffers["charges"].itemsize)
+            self._launches[dtype] = given.take(buffers, self._source, parameters=self._block)
+        self.positions, self.first = self._places[dtype], self._launches[dtype]
         np.copyto(self.positions, positions)
         self._parameters[...] = parameters
 
@@ -92,16 +98,15 @@ class FrameQueue:
         buffers = self._buffers = run.buffers
         potentials, self._run = buffers["potentials"], run
         self._particles, self._free = len(potentials), list[QueuedFrame]()
+        self._count = np.int32(self._particles)
         self._blocks = -(-self._particles // BLOCK), 1, 1
-        kernel = load("examine", {"REAL": real_type(potentials.dtype)}).get_function("examine")
-        self._partial = cupy.empty(self._blocks[0]), cupy.zeros(1, np.int32)
-        self._examine = (
-            kernel,
-            [
-                buffers[name].data.ptr
-                for name in ("positions", "potentials", "energy", "force_sums")
-            ],
+        self._kernel = load("examine", {"REAL": real_type(potentials.dtype)}).get_function(
+            "examine"
         )
+        self._partial = cupy.empty(self._blocks[0]), cupy.zeros(1, np.int32)
+        names = "positions", "potentials", "energy", "force_sums"
+        self._examined = tuple(buffers[name].data.ptr for name in names)
+        self._sums = tuple(each.data.ptr for each in self._partial)
 
     def queue(
         self,
@@ -121,17 +126,14 @@ class FrameQueue:
             largest_potential: largest valid potential, kJ/mol/e.
             names: the buffers to be copied.
         """
-        buffers = self._buffers
-        frame = self._free.pop() if self._free else QueuedFrame(self._particles, buffers)
+        free = self._free
+        frame = free.pop() if free else QueuedFrame(self._particles, self._buffers)
         frame.put(positions, parameters)
-        given = Given(self._particles, positions.itemsize, buffers["charges"].itemsize)
-        evaluate(lambda run: given.take(buffers, frame.source, parameters=frame.parameters))
-        kernel, (x, potentials, energy, sums) = self._examine
-        partial = (each.data.ptr for each in self._partial)
+        evaluate(lambda run: frame.first)
+        x, potentials, *results = self._examined
         limits = MAX_COORDINATE, largest_potential
-        arguments = x, potentials, *limits, energy, sums, *partial, frame.target
-        call = Call(kernel, self._blocks, BLOCK, (np.int32(self._particles), *arguments))
-        self._run.launch(call)
+        arguments = self._count, x, potentials, *limits, *results, *self._sums, frame.target
+        self._run.launch(Call(self._kernel, self._blocks, BLOCK, arguments))
         frame.read(names)
         return frame
 

@@ -32,6 +32,9 @@ from fmm_openmm.units import COULOMB_CONSTANT
 MOST_PARTICLES = 2**28 - 1
 """Maximum number of particles, since their parts, 8 for each, have numbers of 32 bits."""
 
+BLOCK = np.dtype(Parameters)
+"""The parameter block as an array of one element."""
+
 NOT_FAR = {SETUP, "sort", "term", "p2m", "p2p", "gather", "export"}
 """Stages that do not belong to :attr:`Phase.FAR`, the far field after the moments."""
 
@@ -168,24 +171,25 @@ def parameter_block(lattice: BoxLattice, width: float, origin=(0.0, 0.0, 0.0)) -
         width: their mean width, nm.
         origin: what open boxes take for the origin, shape (3,), nm.
     """
-    block = _matrices(lattice).copy()
+    values = _matrices(lattice).copy()
+    block = values.view(BLOCK)
     block["inverse"] /= width
     block["potential"] = COULOMB_CONSTANT / width
     block["field"] = COULOMB_CONSTANT / width**2
     block["origin"] = origin
-    return block.view(np.float64)
+    return values
 
 
 @lru_cache(maxsize=4)
 def _matrices(lattice: BoxLattice) -> np.ndarray:
-    """``Parameters`` with the matrices of boxes that are 1 nm wide, shape (1,)."""
+    """``Parameters`` with the matrices of boxes that are 1 nm wide, shape (41,)."""
     cell = lattice.cell
     if not np.isfinite(cell).all():
         cell = np.nan_to_num(cell)  # inf, times zeros of a strain, would be nan
-    block = np.zeros(1, np.dtype(Parameters))
+    block = np.zeros(1, BLOCK)
     block["inverse"] = block["slope"] = lattice.inverse.ravel()
     block["boxes"], block["cell"] = lattice.boxes.ravel(), cell.ravel()
-    return block
+    return block.view(np.float64)
 
 
 def _shared(b: Builder, specification: Specification) -> None:
