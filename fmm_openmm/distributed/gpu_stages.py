@@ -169,6 +169,7 @@ class GpuStages:
         self._charges = charges
         self._width: float | None = None  # of the boxes that "parameters" holds
         self._run: Any = None
+        self._marked: Any = None  # positions whose particles are marked
 
     @property
     def given_charges(self):
@@ -180,6 +181,24 @@ class GpuStages:
         self._charges = charges
         if self._run is not None:
             self._fill("charges", charges)
+
+    def begin(self, positions, width: float | None) -> None:
+        """Queue what needs no other rank, while the ranks agree whether they evaluate.
+
+        Args:
+            positions: what the next :meth:`compute` gets, if the ranks agree.
+            width: its box width, if that is known.
+        """
+        self._marked = None
+        if self._run is not None and width is not None and width == self._width:
+            with self._gpu.active():
+                self._mark(positions)
+
+    def _mark(self, positions) -> None:
+        """Find the ranks that need the particles, at positions on the device."""
+        self._run.replace({"positions": positions}, MARK, SEND, KEEP)
+        self._run.queue(MARK)
+        self._marked = positions
 
     def compute(self, positions, width: float, largest: float, virial: bool) -> RankResults:
         """The results at the particles of this rank, on the host, float64, or on the device, as the
@@ -195,7 +214,9 @@ class GpuStages:
                 self._width = width
             x = self._gpu.arrays.ascontiguousarray(self._gpu.arrays.asarray(positions), np.float64)
             while True:
-                self._run.replace({"positions": x}, MARK, SEND, KEEP)
+                if self._marked is not x:
+                    self._mark(x)
+                self._marked = None
                 numbers = self._evaluate()
                 self._hold_results(len(x))
                 buffers = self._run.buffers
@@ -269,6 +290,7 @@ class GpuStages:
             len(self._patterns.partner),
             rooms.sent_to[last].stop,
             rooms.places[last].stop,
+            rooms.places[rank].stop,
             rooms.results_from[last].stop,
         )
         boxes = Share(share.start, share.stop, max(1, share.stop - share.start))
@@ -298,7 +320,6 @@ class GpuStages:
         copies. Returns what waits for the numbers of those that this rank has to send to each, see
         :class:`CopyRooms`."""
         run = self._run
-        run.queue(MARK)
         if self._reaches_far:
             owners = [run.buffers["owners"][one] for one in self._bounds]
             self._all_gather(owners)

@@ -261,7 +261,14 @@ class DistributedSolver:
                     _ALL_IDS: ids is not None,
                 }
 
-            x, vectors, numbers = agree(comm, check, common)
+            def begin():
+                checked = check()
+                if self._gpu is not None and self._stages is not None:
+                    boxes = self._kept_boxes(self._frame(checked[1])[1]) if stays else None
+                    self._stages.begin(checked[0], boxes.width if boxes else None)
+                return checked
+
+            x, vectors, numbers = agree(comm, begin, common)
             route = self._route(numbers)
             if route:
                 x = route.to_homes(x)
@@ -299,11 +306,16 @@ class DistributedSolver:
             result = CoulombResult(energy, forces, potentials, fields, work, volume(cell))
             return like(result, given)
 
+    def _kept_boxes(self, cell: np.ndarray) -> Boxes | None:
+        """The boxes of the last evaluation, if they suit all positions in a cell."""
+        kept = self._boundary.fills_space and np.array_equal(cell, self._cell)
+        return self._boxes if kept else None
+
     def _planned(self, x: np.ndarray, cell: np.ndarray) -> Boxes:
         """The boxes, with the stages made for them."""
         comm, planner, fills = self._comm, self._planner, self._boundary.fills_space
-        if fills and self._boxes and np.array_equal(cell, self._cell):
-            return self._boxes
+        if boxes := self._kept_boxes(cell):
+            return boxes
         bounds = None
         if not fills:  # else the boxes cover the cell
             ends = comm.gather(_ends(x))

@@ -266,7 +266,7 @@ def test_copies_are_in_the_order_of_their_particles(folder):
     lattice, none = BoxLattice(np.diag((4, 5, 6)), np.eye(3), 2.0), np.empty((0, 2), int)
     sizes = RankSizes(
         rank, ranks, first + given, first, given, patterns=1, partners=0,
-        sent=(ranks - 1) * given, copies=given, returned=0,
+        sent=(ranks - 1) * given, copies=given, kept=given, returned=0,
     )  # fmt: skip
     wanted = Specification(lattice, 2, 0.05, np.empty(0), none, False, np.dtype(np.float32))
     planes = LatticeShare(slice(0, 1), even_ranges(4, ranks), is_direct=False)

@@ -59,7 +59,17 @@ NO_PROGRAM = {
     "examine": {},
 }
 RANK = RankSizes(
-    1, 2, 3000, first=1000, given=900, patterns=3, partners=6, sent=500, copies=1500, returned=100
+    1,
+    2,
+    3000,
+    first=1000,
+    given=900,
+    patterns=3,
+    partners=6,
+    sent=500,
+    copies=1500,
+    kept=900,
+    returned=100,
 )
 WATER = Sites(10_000, 1, 0, 0.9, None, 6.7 * np.eye(3), 1.0, False, 0, 0, 64)
 PROTEIN = replace(WATER, number=30_000, types=20, partners=2, switching=0.8)

@@ -71,7 +71,8 @@ class RankSizes:
         first, given: number of the first particle that the rank is given, and how many.
         patterns, partners: lists of excluded partners, which particles share, and their total
             length (``kernels/ranks.cu``).
-        sent, copies: copies that the rank sends to others at most, and that it has.
+        sent, copies, kept: copies that the rank sends to others at most, that it has, and how many
+            of these are of particles that it is given.
         returned: results that others send to it at most.
     """
 
@@ -84,6 +85,7 @@ class RankSizes:
     partners: int
     sent: int
     copies: int
+    kept: int
     returned: int
 
 
@@ -181,8 +183,8 @@ class RankDescription(Description):
         b.stage("sort", "ranks", place_copies=0)
         b.wait("kept")
         b.launch(
-            "place_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), "rooms", "received_number",
-            "tag", "located", "copy_of", "count", "arrived", "next",
+            "place_copies", max(1, -(-(b.n - sizes.kept) // BLOCK)), BLOCK, np.int32(b.n), "rooms",
+            "received_number", "tag", "located", "copy_of", "count", "arrived", "next",
         )  # fmt: skip
         b.stage("sort", survey=0)
         return survey(b)
