@@ -242,9 +242,9 @@ class Evaluation:
                 self.evaluators = {}  # of which none is changed to this shape
                 evaluator = self._evaluator_for(plan)
             evaluator = evaluator.with_virial if "virial" in names else evaluator
-            limit = MAX_POTENTIAL * largest_charge * COULOMB_CONSTANT / plan.boxes.width
+            largest = MAX_POTENTIAL * largest_charge
             copied = [name for name in names if name != "energy"]
-            frame = evaluator.queue_frame(positions, plan.boxes.width, limit, copied)
+            frame = evaluator.queue_frame(positions, plan.boxes.width, largest, copied)
             return frame, evaluator.frames, self._force_limits()
 
     def is_defined(self, result: CoulombResult) -> bool:

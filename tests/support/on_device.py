@@ -85,14 +85,15 @@ class QueueingEvaluator(DeviceEvaluator):
     def frames(self):
         return self
 
-    def queue_frame(self, positions, width, largest_potential, names):
+    def queue_frame(self, positions, width, largest, names):
         number, x = sum(what == "queue" for what, _ in notes), positions.copy()
         notes.append(("queue", number))
         outside = np.sum(~(np.abs(x) <= MAX_COORDINATE))
         found = self.compute(device_array(np.where(outside, 0.0, x)), width, np.zeros(3))
         energy, *results = (np.asarray(each) for each in found)
         results = dict(zip(("forces", "potentials", "fields"), results, strict=True))
-        invalid = outside + np.sum(~(np.abs(results["potentials"]) <= largest_potential))
+        limit = largest * COULOMB_CONSTANT / width
+        invalid = outside + np.sum(~(np.abs(results["potentials"]) <= limit))
         copies = {name: results[name].copy() for name in names}
         return QueuedFrame(number, x, (float(energy[0]), *self._pending, invalid), copies)
 

@@ -175,20 +175,20 @@ class CudaEvaluator(Evaluator):
             self._attempt(lambda: self._queue(fill, width, origin))
 
     def queue_frame(
-        self, positions: np.ndarray, width: float, largest_potential: float, names: Sequence[str]
+        self, positions: np.ndarray, width: float, largest: float, names: Sequence[str]
     ) -> QueuedFrame:
         """Queue an evaluation of positions on the host, shape (n, 3), nm, float32 or float64, and
         copies of these buffers; see :class:`fmm_openmm.backends.cuda.frames.FrameQueue`."""
-
-        def evaluate(fill: Callable[[Run], Call]) -> None:
-            self._queue(fill, width, ORIGIN)
-
-        parameters = self.parameters(width, ORIGIN)
-        if self._set_up:  # else the set-up reads them before the first kernel writes them
-            self._parameters = parameters
-        given = positions, parameters, largest_potential, names
         with self._device:
-            return self._attempt(lambda: self.frames.queue(evaluate, *given))
+            return self._attempt(lambda: self._queue_frame(positions, width, largest, names))
+
+    def _queue_frame(self, positions, width: float, largest: float, names) -> QueuedFrame:
+        self._follow()
+        parameters = self.parameters(width, ORIGIN)
+        if not self._set_up:
+            self._place_boxes(parameters)
+        self._parameters = parameters  # which the first kernel writes
+        return self.frames.queue(positions, parameters, largest, names)
 
     @property
     def frames(self) -> FrameQueue:
@@ -199,14 +199,17 @@ class CudaEvaluator(Evaluator):
 
     def _queue(self, fill, width: float, origin, *stages: str) -> None:
         self._follow()
-        parameters = self.parameters(width, origin)
+        self._place_boxes(self.parameters(width, origin))
+        self.run.replay(*stages, first=fill(self.run))
+
+    def _place_boxes(self, parameters: np.ndarray) -> None:
+        """Queue what depends on the place, the size and the shape of the boxes."""
         if parameters is not self._parameters:
             self.run.buffers["parameters"].set(parameters)
             self._parameters = parameters
         if not self._set_up:
             self._shape()
             self._set_up = True
-        self.run.replay(*stages, first=fill(self.run))
 
     def _shape(self):
         """Queue what depends on the shape of the cell."""

@@ -1,13 +1,13 @@
 """Evaluations of positions on the host, several of which are queued before the first has ended."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import cupy
 import numpy as np
 
 from fmm_openmm.backends.cuda.execute.cupy.exchange import Given
 from fmm_openmm.backends.cuda.execute.cupy.executor import Run, pinned
-from fmm_openmm.backends.cuda.execute.cupy.graph import Call
+from fmm_openmm.backends.cuda.execute.cupy.graph import Call, Graph
 from fmm_openmm.backends.cuda.execute.cupy.loader import load
 from fmm_openmm.backends.cuda.source import real_type
 from fmm_openmm.checks import MAX_COORDINATE
@@ -28,12 +28,12 @@ class QueuedFrame:
 
     Attributes:
         positions: the positions, shape (n, 3), nm, float32 or float64.
-        target: address of :attr:`found`.
-        first: the launch that brings positions and the parameter block to the buffers.
+        source, parameters, target: addresses of the positions, of the parameter block and of
+            :attr:`found`.
+        graphs: the evaluation for positions of a type and a limit of the potentials.
     """
 
     positions: np.ndarray
-    first: Call
     _names: Sequence[str]
 
     def __init__(self, particles: int, buffers: dict[str, cupy.ndarray]):
@@ -45,19 +45,15 @@ class QueuedFrame:
         self._found, self._buffers = pinned((FOUND,), np.float64), buffers
         self._parameters = pinned(buffers["parameters"].shape, np.float64)
         held = memory, self._parameters, self._found
-        self._source, self._block, self.target = (each.ctypes.data for each in held)
-        self._launches: dict[np.dtype, Call] = {}
+        self.source, self.parameters, self.target = (each.ctypes.data for each in held)
         self._copies: dict[str, tuple[np.ndarray, int]] = {}
         self._done = cupy.cuda.Event(disable_timing=True)
+        self.graphs: dict[tuple[np.dtype, float], Graph] = {}
 
     def put(self, positions: np.ndarray, parameters: np.ndarray) -> None:
         """Copy positions, shape (n, 3), nm, float32 or float64, and the parameter block to where
         the device reads them."""
-        dtype, buffers = positions.dtype, self._buffers
-        if dtype not in self._launches:
-            given = Given(len(positions), dtype.itemsize, buffers["charges"].itemsize)
-            self._launches[dtype] = given.take(buffers, self._source, parameters=self._block)
-        self.positions, self.first = self._places[dtype], self._launches[dtype]
+        self.positions = self._places[positions.dtype]
         np.copyto(self.positions, positions)
         self._parameters[...] = parameters
 
@@ -88,54 +84,55 @@ class QueuedFrame:
 
 
 class FrameQueue:
-    """Evaluations of a program on the current device.
+    """Evaluations of a program on the current device. Each place in memory has a CUDA graph of its
+    own, whose arguments never change: the host queues a frame by one launch.
 
     Args:
         run: the program.
     """
 
     def __init__(self, run: Run):
-        buffers = self._buffers = run.buffers
-        potentials, self._run = buffers["potentials"], run
+        self._run, self._buffers = run, run.buffers
+        potentials = run.buffers["potentials"]
         self._particles, self._free = len(potentials), list[QueuedFrame]()
-        self._count = np.int32(self._particles)
-        self._blocks = -(-self._particles // BLOCK), 1, 1
-        self._kernel = load("examine", {"REAL": real_type(potentials.dtype)}).get_function(
-            "examine"
-        )
-        self._partial = cupy.empty(self._blocks[0]), cupy.zeros(1, np.int32)
-        names = "positions", "potentials", "energy", "force_sums"
-        self._examined = tuple(buffers[name].data.ptr for name in names)
-        self._sums = tuple(each.data.ptr for each in self._partial)
+        blocks = -(-self._particles // BLOCK)
+        kernel = load("examine", {"REAL": real_type(potentials.dtype)}).get_function("examine")
+        self._partial = cupy.empty(blocks), cupy.zeros(1, np.int32)
+        self._examine = Call(kernel, (blocks, 1, 1), BLOCK, ())
 
     def queue(
-        self,
-        evaluate: Callable[[Callable[[Run], Call]], None],
-        positions: np.ndarray,
-        parameters: np.ndarray,
-        largest_potential: float,
-        names: Sequence[str],
+        self, positions: np.ndarray, parameters: np.ndarray, largest: float, names: Sequence[str]
     ) -> QueuedFrame:
         """Queue an evaluation on the current stream.
 
         Args:
-            evaluate: queues an evaluation; called with the function that returns the launch of the
-                first kernel, which writes positions and parameters to the buffers.
             positions: shape (n, 3), nm, float32 or float64.
             parameters: the parameter block of the boxes.
-            largest_potential: largest valid potential, kJ/mol/e.
+            largest: largest valid potential times the width of the boxes, e.
             names: the buffers to be copied.
         """
-        free = self._free
+        free, key = self._free, (positions.dtype, largest)
         frame = free.pop() if free else QueuedFrame(self._particles, self._buffers)
         frame.put(positions, parameters)
-        evaluate(lambda run: frame.first)
-        x, potentials, *results = self._examined
-        limits = MAX_COORDINATE, largest_potential
-        arguments = self._count, x, potentials, *limits, *results, *self._sums, frame.target
-        self._run.launch(Call(self._kernel, self._blocks, BLOCK, arguments))
+        if key not in frame.graphs:
+            frame.graphs[key] = self._run.captured(lambda: self._evaluate(frame, *key))
+        frame.graphs[key].launch(cupy.cuda.get_current_stream())
         frame.read(names)
         return frame
+
+    def _evaluate(self, frame: QueuedFrame, dtype: np.dtype, largest: float) -> None:
+        """Queue the kernels of an evaluation."""
+        buffers = self._buffers
+        given = Given(self._particles, dtype.itemsize, buffers["charges"].itemsize)
+        given.take(buffers, frame.source, parameters=frame.parameters).queue()
+        self._run.queue()
+        x, potentials, block, *results = (
+            buffers[name].data.ptr
+            for name in ("positions", "potentials", "parameters", "energy", "force_sums")
+        )
+        partial = (each.data.ptr for each in self._partial)
+        arguments = x, potentials, MAX_COORDINATE, largest, block, *results, *partial, frame.target
+        self._examine._replace(arguments=(np.int32(self._particles), *arguments)).queue()
 
     def release(self, frame: QueuedFrame) -> None:
         """Make the memory of a completed evaluation available to later ones."""

@@ -66,7 +66,7 @@ def run(monkeypatch, folder):
         "cupy": SimpleNamespace(
             empty=lambda count: np.full(count, np.nan).view(Buffer),
             zeros=lambda *given: np.zeros(*given).view(Buffer),
-            cuda=SimpleNamespace(Event=Event),
+            cuda=SimpleNamespace(Event=Event, get_current_stream=lambda: None),
         ),
         "load": load,
         "pinned": lambda shape, dtype: np.full(shape, np.nan, dtype),
@@ -85,8 +85,9 @@ def run(monkeypatch, folder):
     made.run([SETUP])
     buffers["parameters"][...] = np.nan  # those of each frame take their place
     yield SimpleNamespace(
-        buffers=buffers, launch=lambda call: call.queue(), evaluate=made.run, specification=wanted
-    )
+        buffers=buffers, specification=wanted, queue=made.run,
+        captured=lambda queue: SimpleNamespace(launch=lambda stream: queue()),
+    )  # fmt: skip
     exchange._kernel.cache_clear()
 
 
@@ -100,13 +101,9 @@ def test_each_frame_has_its_own_results(dtype, run):
 
     def begin(number):
         x, block = given[number].copy(), parameter_block(stages.lattice, widths[number])
-        queued = queue.queue(evaluate, x, block, np.inf, names)
+        queued = queue.queue(x, block, np.inf, names)
         x[...] = block[...] = np.nan
         return queued
-
-    def evaluate(fill):
-        fill(run).queue()
-        run.evaluate()
 
     given = [random.uniform(0.0, width / WIDTH, (N, 3)).astype(dtype) for width in widths]
     queued = [begin(number) for number in range(3)]
@@ -135,10 +132,11 @@ def test_each_frame_has_its_own_results(dtype, run):
 
 def test_invalid_values_are_counted(run):
     queue, x = frames.FrameQueue(run), np.random.default_rng(6).uniform(size=(N, 3))
-    buffers = run.buffers
+    buffers, block = run.buffers, parameter_block(run.specification.lattice, WIDTH)
+    run.queue = lambda: None
 
     def found(limit):
-        queued = queue.queue(lambda fill: fill(run).queue(), x, buffers["parameters"], limit, ())
+        queued = queue.queue(x, block, limit * WIDTH / COULOMB_CONSTANT, ())
         counted = queued.found[-1]
         queue.release(queued)
         return counted

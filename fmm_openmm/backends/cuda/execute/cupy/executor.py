@@ -204,12 +204,17 @@ class Run:
     def _replay(self, key: Any, queue: Callable[[], None], first: Call | None) -> None:
         """Queue a graph of what ``queue`` queues; ``first`` is the kernel that it begins with."""
         if key not in self._graphs:
-            queue()  # compiles, and sets up what must not happen during capture
-            with self._stream:
-                self._stream.begin_capture()
-                queue()
-                self._graphs[key] = Graph.captured(self._stream, first)
+            self._graphs[key] = self.captured(queue, first)
         self._graphs[key].launch(cupy.cuda.get_current_stream(), first)
+
+    def captured(self, queue: Callable[[], None], first: Call | None = None) -> Graph:
+        """A CUDA graph of what ``queue`` queues on the current stream, which it also does at once;
+        ``first`` as of :meth:`_replay`."""
+        queue()  # compiles, and sets up what must not happen during capture
+        with self._stream:
+            self._stream.begin_capture()
+            queue()
+            return Graph.captured(self._stream, first)
 
 
 def set_up(program: Program) -> Run:
