@@ -11,12 +11,13 @@
 //   keep_copies     makes those for this rank, in place, while the others are on their way, and
 //                   enters them into the lists. A thread per particle
 //   place_copies    enters those from other ranks into the lists. A thread per place of a copy
-//   gather_copies   results of the copies from their parts in the rank's boxes: sums for the
-//                   particles that this rank was given, those of others to be sent. A thread per
-//                   place
-//   add_returned    adds the results from another rank to the sums. A thread per place of a result
-//   finish          results of the particles from sums over the ranks, and sums over particles. A
-//                   thread for several particles
+//   gather_copies   results of other ranks' copies from their parts in the rank's boxes, to be
+//                   returned. A thread per place
+//   add_returned    adds the results from another rank to those from others. A thread per place of
+//                   a result
+//   finish          results of the particles that this rank was given: from their parts in its own
+//                   boxes, and from other ranks; and sums over particles. A thread for several
+//                   particles
 //
 // To enter a copy into the lists, a rank appends its parts to the lists of their boxes.
 //
@@ -303,25 +304,19 @@ extern "C" __global__ void place_copies(
 }
 
 extern "C" __global__ void gather_copies(
-    int n /* places */, int first /* number of the first given particle among all */,
-    const Room* __restrict__ rooms /* (RANKS) */, const Number* __restrict__ number /* (RANKS) */,
-    const Tag* __restrict__ tag, const Located* __restrict__ located,
-    const real4* __restrict__ fraction, const int* __restrict__ place,
-    const real4* __restrict__ far, const real4* __restrict__ near,
+    int n /* places */, const Room* __restrict__ rooms /* (RANKS) */,
+    const Number* __restrict__ number /* (RANKS) */, const Tag* __restrict__ tag,
+    const Located* __restrict__ located, const real4* __restrict__ fraction,
+    const int* __restrict__ place, const real4* __restrict__ far, const real4* __restrict__ near,
     const Parameters* __restrict__ parameters, const int* __restrict__ start /* (BOXES + 1) */,
     const Share* __restrict__ share /* (1) */,
-    real4* __restrict__ results /* (n): potential, field */,
-    real4* __restrict__ totals /* of the given particles */) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    real4* __restrict__ results /* (n): potential, field */) {
+    const int i = rooms[0].from_room + blockIdx.x * blockDim.x + threadIdx.x;
     int distance;
     if (i >= n || !is_copy(i, rooms, number, distance) || !tag[i].is_own()) return;
-    const real4 sum = result_of(i, results_of_parts(n, located, fraction, place, far, near,
-                                                    parameters, start, share))
-                          .sum;
-    if (distance == 0)
-        totals[tag[i].number() - first] = sum;
-    else
-        results[i] = sum;
+    results[i] = result_of(i, results_of_parts(n, located, fraction, place, far, near, parameters,
+                                               start, share))
+                     .sum;
 }
 
 extern "C" __global__ void add_returned(int distance, int first,
@@ -338,18 +333,34 @@ extern "C" __global__ void add_returned(int distance, int first,
     total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    finish(int n, const real4* __restrict__ totals /* (n): potential, field */,
-           const real* __restrict__ charges /* (n) */, const Parameters* __restrict__ parameters,
+extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
+    finish(int n, int first /* number of particle 0 among all */,
+           const Room* __restrict__ rooms /* (RANKS) */,
+           const Number* __restrict__ number /* (RANKS) */, const int* __restrict__ copy_of /* (all) */,
+           const Tag* __restrict__ tag /* of copies */, int room, const Located* __restrict__ located,
+           const real4* __restrict__ fraction, const int* __restrict__ place,
+           const real4* __restrict__ far, const real4* __restrict__ near,
+           const Parameters* __restrict__ parameters, const int* __restrict__ start /* (BOXES + 1) */,
+           const Share* __restrict__ share /* (1) */,
+           const real4* __restrict__ totals /* (n): potential, field, of other ranks */,
+           const real* __restrict__ charges /* (n) */,
            const double* __restrict__ largest /* (1): potential, in charges per box width */,
            real* __restrict__ potentials /* (n) */, real* __restrict__ fields /* (n, 3) */,
            real* __restrict__ forces /* (n, 3) */, double* partial /* (blocks, 5) */,
            int* ticket /* (1), zeroed */,
            double* __restrict__ sums /* (5): q^2 E^2, q^2 |E|^3, charges and particles without
                                         result, q Phi */) {
+    const PartResults parts =
+        results_of_parts(room, located, fraction, place, far, near, parameters, start, share);
+    const int copies = min(number[0].all, rooms[0].from_room);
     double own[5] = {0, 0, 0, 0, 0};
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-        const real4 total = totals[i];
+        real4 total = totals[i];
+        const int copy = copy_of[first + i];  // or of an earlier evaluation
+        if (copy < copies && tag[copy].number() == first + i && tag[copy].is_own()) {
+            const real4 here = result_of(copy, parts).sum;
+            total = {total.x + here.x, total.y + here.y, total.z + here.z, total.w + here.w};
+        }
         const real q = charges[i], scale = 1 / real(parameters->field);
         const real x = scale * total.y, y = scale * total.z, z = scale * total.w,
                    square = x * x + y * y + z * z;

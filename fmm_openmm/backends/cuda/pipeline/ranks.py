@@ -49,11 +49,11 @@ INVERSE = "inverse"
 
 EXPANDING = ("l2p", "gather")
 """The stages from local expansions to "xq", where the results of copies of other ranks' particles
-replace the parts, and "totals" of the given particles. The caller sends the former to the other
-ranks, and fills in "returned"."""
+replace the parts. The caller sends them to the other ranks, and fills in "returned"."""
 
 FINISH, RESULTS = "finish", ("potentials", "fields", "forces")
-"""The stage from "returned" and "totals" to the results, and the buffers of these."""
+"""The stage from "returned" and the results of parts to those of the given particles, and their
+buffers."""
 
 BLOCK, FINISH_BLOCK, SUM_BLOCK = 128, 256, 1024
 
@@ -120,6 +120,9 @@ class RankDescription(Description):
     ):
         super().__init__(b, specification, None)
         self._sizes, self._share = sizes, share
+        self._received = max(
+            1, -(-(sizes.copies - sizes.kept) // BLOCK)
+        )  # blocks for others' copies
 
     def sort(self, positions, width):
         b, sizes = self._b, self._sizes
@@ -183,8 +186,8 @@ class RankDescription(Description):
         b.stage("sort", "ranks", place_copies=0)
         b.wait("kept")
         b.launch(
-            "place_copies", max(1, -(-(b.n - sizes.kept) // BLOCK)), BLOCK, np.int32(b.n), "rooms",
-            "received_number", "tag", "located", "copy_of", "count", "arrived", "next",
+            "place_copies", self._received, BLOCK, np.int32(b.n), "rooms", "received_number", "tag",
+            "located", "copy_of", "count", "arrived", "next",
         )  # fmt: skip
         b.stage("sort", survey=0)
         return survey(b)
@@ -237,10 +240,10 @@ class RankDescription(Description):
         b.buffer("totals", (given, 4), b.real)
         b.memset("totals")
         b.wait("near")
+        results = (parts.box, parts.weight, "place", *out, "parameters", parts.start, "share")
         b.launch(
-            "gather_copies", -(-b.n // BLOCK), BLOCK, np.int32(b.n), first, "rooms",
-            "received_number", "tag", parts.box, parts.weight, "place", *out, "parameters",
-            parts.start, "share", parts.x, "totals",
+            "gather_copies", self._received, BLOCK, np.int32(b.n), "rooms", "received_number",
+            "tag", *results, parts.x,
         )  # fmt: skip
         b.stage(FINISH, "ranks", add_returned=0, finish=0)
         returned = self._sizes.returned
@@ -261,8 +264,9 @@ class RankDescription(Description):
         b.buffer("sums", 5, np.float64)
         b.memset("ticket")
         b.launch(
-            "finish", blocks, FINISH_BLOCK, np.int32(given), "totals", "charges", "parameters",
-            "largest", "potentials", "fields", "forces", "partial", "ticket", "sums",
+            "finish", blocks, FINISH_BLOCK, np.int32(given), first, "rooms", "received_number",
+            "copy_of", "tag", np.int32(b.n), *results, "totals", "charges", "largest",
+            "potentials", "fields", "forces", "partial", "ticket", "sums",
         )  # fmt: skip
         return "potentials", "fields"
 
