@@ -249,8 +249,9 @@ def test_coincident_charges_are_refused(backend):
     solver = CoulombSolver(q, SKEWED, [*EXCLUDED, (20, 30)], backend=backend)
     assert np.isfinite(solver.compute(x, charges=charges).potentials).all()
     x[21] = x[31]
-    with pytest.raises(ValueError, match="coincide and are not excluded"):
-        solver.compute(x, charges=charges)
+    for potentials in (True, False):
+        with pytest.raises(ValueError, match="coincide and are not excluded"):
+            solver.compute(x, charges=charges, potentials=potentials)
     with pytest.raises(ValueError, match="coincide and are not excluded"):
         solver.interaction_energies(x, np.arange(60) % 7)
 
@@ -280,6 +281,9 @@ def test_arrays_stay_on_the_device(boundary, sets, backend):
         without = solver.compute(place, cell, charges=charges, fields=False)
         assert without.forces is None
         assert relative(without.potentials.get(), found.potentials.get()) < 1e-13
+        alone = solver.compute(place, cell, charges=charges, potentials=False)
+        assert alone.potentials is None and isinstance(alone.matrix, cupy.ndarray)
+        assert relative(alone.matrix.get(), expected.matrix) < 1e-12
         matrix = solver.interaction_energies(place, groups, cell)
         assert relative(matrix.get(), host.interaction_energies(scale * x, groups, cell)) < 1e-12
     operator = solver.coulomb_operator(place, cell)

@@ -122,6 +122,11 @@ def test_sets_groups_and_operator(layer, term):
     alone = solver.compute(x, charges=sets, fields=False)
     assert alone.fields is None
     np.testing.assert_allclose(alone.matrix, found.matrix, atol=1e-3)
+    alone = solver.compute(x, charges=sets, potentials=False)
+    assert alone.potentials is None and repr(alone) == "ChargeSetsResult(3 sets)"
+    np.testing.assert_allclose(alone.matrix, found.matrix, atol=1e-3)
+    alone = solver.compute(x, charges=sets, points=x[:2] + 0.05, potentials=False)
+    assert alone.potentials is None and alone.point_potentials.shape == (3, 2)
 
 
 def test_what_depends_on_the_image(layer):
