@@ -2,7 +2,8 @@
 //
 //     M_a = sum_j Q_j R_a(x_j)
 //
-// with x_j relative to the box's centre.
+// with x_j relative to the box's centre. For several sets of charges, p2m_sets computes the
+// moments.
 //
 // A block owns GROUP boxes. Its threads first sort the parts, which makes all later sums
 // reproducible. Then P2M_LANES lanes own a box: each warp accumulates its share of the orders m in
@@ -293,6 +294,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
     store_starts(s, first, start, xq);
+    if (SETS > 1) return;
     __syncthreads();
     store_moments(s, xq + first, background, slot, moments, square);
 }
