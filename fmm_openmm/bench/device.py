@@ -69,8 +69,9 @@ def bandwidth() -> float:
     return 2 * COPY_BYTES / median_seconds(lambda: cupy.copyto(target, source))
 
 
-def free_bytes(index: int = 0) -> int:
-    """Free memory of a device in bytes, after CuPy has released what it does not use."""
+def free_bytes(index: int | None = None) -> int:
+    """Free memory of a device, by default the current one, in bytes, after CuPy has released what
+    it does not use."""
     with cupy.cuda.Device(index):
         cupy.get_default_memory_pool().free_all_blocks()
         return cupy.cuda.runtime.memGetInfo()[0]

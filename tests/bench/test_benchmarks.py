@@ -115,8 +115,12 @@ def device():
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_memory_of_a_gpu(device):
-    array, taken = device.peak_memory(lambda: device.upload(np.zeros(2**26, np.uint8)))
+@pytest.mark.parametrize("number", [0, 1])
+def test_memory_of_the_current_gpu(device, number):
+    if device.cupy.cuda.runtime.getDeviceCount() <= number:
+        pytest.skip("needs another GPU")
+    with device.cupy.cuda.Device(number):
+        array, taken = device.peak_memory(lambda: device.upload(np.zeros(2**26, np.uint8)))
     assert array.nbytes <= taken < array.nbytes + 2**22
 
 
