@@ -48,15 +48,15 @@ def displacements(operator, lattice):
     return values.reshape(len(operator), -1)
 
 
-@pytest.mark.parametrize("columns", [1, 16, 37])
-def test_fast_sums_of_harmonics_are_the_obvious_ones(columns):
+@pytest.mark.parametrize(("points", "columns"), [(3, 1), (200, 1), (50, 3), (3, 16), (3, 37)])
+def test_fast_sums_of_harmonics_are_the_obvious_ones(points, columns):
     random = np.random.default_rng(columns)
-    x = random.normal(size=(3, 3, columns))
-    weight = random.normal(size=(3, TOP + 1, columns))
+    x = random.normal(size=(points, 3, columns))
+    weight = random.normal(size=(points, TOP + 1, columns))
     weight[1, :, 0] = 0
     expected = np.zeros((term_count(TOP), columns))
     for column in range(columns):
-        for j in range(3):
+        for j in range(points):
             values = regular(x[j, :, column], TOP)
             expected[:, column] += values * weight[j, degrees(TOP), column]
     for sums in (harmonic_sums, fast_sums):

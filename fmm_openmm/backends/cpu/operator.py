@@ -6,6 +6,10 @@ from fmm_openmm.backends.cpu.harmonics import regular
 from fmm_openmm.backends.cpu.threads import LANES, kernel
 from fmm_openmm.openmp import portion
 
+FEW = 4 * LANES
+"""Least number of columns that are summed at once: the points of fewer are distributed over more,
+as those of one box would use one lane of one thread."""
+
 
 @kernel("f8[:,:,::1], f8[:,:,::1], f8[:,::1]")
 def _sum(thread, x, weight, out):
@@ -36,6 +40,19 @@ def _sum(thread, x, weight, out):
 
 def harmonic_sums(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """See :func:`fmm_openmm.expansions.operators.periodic.harmonic_sums`."""
-    out = np.empty((weight.shape[1] ** 2, x.shape[2]))
-    _sum(np.ascontiguousarray(x), np.ascontiguousarray(weight), out)
-    return out
+    columns, top = x.shape[2], weight.shape[1] - 1
+    parts = max(1, FEW // columns)
+    out = np.empty(((top + 1) ** 2, parts * columns))
+    _sum(_distributed(x, parts), _distributed(weight, parts), out)
+    return out.reshape(-1, parts, columns).sum(1)
+
+
+def _distributed(values: np.ndarray, parts: int) -> np.ndarray:
+    """Values of points (k, m, n) with every column in several, shape (ceil(k / parts), m,
+    parts n); what points lack is 0."""
+    points, numbers, columns = values.shape
+    rows = -(-points // parts)
+    padded = np.zeros((rows * parts, numbers, columns))
+    padded[:points] = values
+    padded = padded.reshape(rows, parts, numbers, columns).swapaxes(1, 2)
+    return padded.reshape(rows, numbers, parts * columns)
