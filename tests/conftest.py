@@ -3,6 +3,7 @@
 cases run. What this machine cannot run is one line at the end; ``pytest -rs`` lists it.
 """
 
+import gc
 import os
 import signal
 from collections import Counter
@@ -85,6 +86,10 @@ def pytest_collection_modifyitems(config, items):
         kept, left = left, kept
     items[:] = kept
     config.hook.pytest_deselected(items=left)
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what is imported stays: collections of garbage need not visit it again and again
 
 
 def pytest_terminal_summary(terminalreporter, config):

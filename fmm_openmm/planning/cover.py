@@ -115,7 +115,8 @@ def cover(
 
     def covering(precision: str) -> tuple[float, FMMParameters, float]:
         model = cost.double or cost if precision == "double" else cost
-        best = search(replace(request, precision=precision), grids, load, model)[0]
+        resolved = replace(request, precision=precision)
+        best = search(resolved, grids, load, model, only_first=True)[0]
         seconds, found = best.seconds, best.parameters
         if precision == "double":
             return seconds, found, 0.0

@@ -7,7 +7,7 @@ backend, its times and its rounding.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -112,12 +112,15 @@ def cheapest(
 def _kept_cheapest(
     request: Request, cell: bytes, load: Load, cost: CostModel
 ) -> tuple[float, FMMParameters]:
-    first = ranked(request, np.frombuffer(cell).reshape(3, 3), load, cost)[0]
+    vectors = np.frombuffer(cell).reshape(3, 3)
+    first = ranked(request, vectors, load, cost, only_first=True)[0]
     return first.seconds, first.parameters
 
 
-def ranked(request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> list["Candidate"]:
-    """:func:`candidates` with the seconds of the cost model."""
+def ranked(
+    request: Request, cell: np.ndarray, load: Load, cost: CostModel, only_first: bool = False
+) -> list["Candidate"]:
+    """:func:`candidates` with the seconds of the cost model; ``only_first`` see :func:`search`."""
     precision = request.resolve_precision(load.ionic, cost.rounding, cost.examined)
     if precision == "double":
         cost = cost.double or cost
@@ -132,7 +135,7 @@ def ranked(request: Request, cell: np.ndarray, load: Load, cost: CostModel) -> l
             (grid, grid << (request.levels or 0)) for grid in _grids(request, cell, load)
         )
     )
-    return search(replace(request, precision=precision), grids, load, cost)
+    return search(replace(request, precision=precision), grids, load, cost, only_first)
 
 
 @dataclass(frozen=True)
@@ -153,10 +156,19 @@ class Grid:
 
 
 def search(
-    request: Request, grids: Iterable[Grid], load: Load, cost: CostModel
+    request: Request,
+    grids: Iterable[Grid],
+    load: Load,
+    cost: CostModel,
+    only_first: bool = False,
 ) -> list["Candidate"]:
     """The candidates on the given grids, cheapest first, as :func:`ranked` gives them for all
-    grids; the precision of the request must be resolved."""
+    grids; the precision of the request must be resolved.
+
+    Args:
+        only_first: of the others some may be missing: errors are not estimated for what takes
+            longer even with order 1.
+    """
     noise = np.array([_noise(request, smoothing, load, cost) for smoothing in request.smoothings])
     reachable = noise.min()
     if reachable > request.rounding_tolerance:
@@ -177,25 +189,29 @@ def search(
             f"got {request.near_radius!r}"
         )
         raise ValueError(f"{what}: near boxes must have near parents")
+    least = [trial.least_seconds if only_first else 0.0 for trial in trials]
     for promises in (3, 2, 1):
-        found = [each for trial in trials for each in trial.lowest_orders(promises)]
+        found, best = [], np.inf
+        for k in np.argsort(least, kind="stable"):
+            if least[k] > best:
+                break
+            for each in trials[k].lowest_orders(promises):
+                found.append((each.seconds, k, each))
+                best = min(best, each.seconds)
         if found:
-            return sorted(found, key=lambda candidate: candidate.seconds)
+            return [each for *_, each in sorted(found, key=lambda entry: entry[:2])]
     return [min(trials, key=lambda trial: trial.expected.min()).most_accurate()]
 
 
 class Trial:
-    """Expected errors of a grid and a near radius, with every smoothing (rows) and every order
-    (columns).
+    """A grid and a near radius, and the expected errors with every smoothing (rows) and every order
+    (columns), which are estimated when they are first asked for.
 
     Args:
         noise: error due to rounding with every smoothing, shape (rows,).
 
     Attributes:
         orders: shape (columns,).
-        truncation: expected RMS error, shape (rows, columns); those of all levels add up.
-        largest: expected largest error of a force, shape (rows, columns).
-        expected: expected error with rounding, in the norm of the tolerance, shape (rows, columns).
     """
 
     def __init__(
@@ -208,35 +224,55 @@ class Trial:
         noise: np.ndarray,
     ):
         self._request, self._grid, self._lattice = request, grid, lattice
-        self._load, self._cost = load, cost
+        self._load, self._cost, self._noise = load, cost, noise
         longest = int(ORDER_LIMIT[0] + ORDER_LIMIT[1] * lattice.near_radius)
         self.orders = np.arange(1, longest + 1) if request.order is None else np.r_[request.order]
         self._widths = np.array(request.smoothings)[:, None]
         self._filled = load.particles / (grid.per_box * lattice.size)
-        distances = far_distances(lattice)
+
+    @cached_property
+    def truncation(self) -> np.ndarray:
+        """Expected RMS error, shape (rows, columns); those of all levels add up."""
+        load, per_box = self._load, self._grid.per_box
+        distances = far_distances(self._lattice)
         by_level = [
             estimate_error(
                 distances,
                 self.orders,
                 self._widths,
-                load.charged * grid.per_box * 8**above,
-                grid.deformation,
+                load.charged * per_box * 8**above,
+                self._grid.deformation,
                 load.ionic,
                 load.charged * load.particles,
             )
-            for above in range((request.levels or 0) + 1)
+            for above in range((self._request.levels or 0) + 1)
         ]
-        self.truncation = np.sum(by_level, axis=0) / load.field
-        ratio = largest_ratio(self.orders, self._widths)
-        self._in_large_system = self.truncation * ratio
-        self.largest = self.truncation * np.minimum(ratio, load.particles**0.5)
-        self._errors = add_rounding(self.truncation, self.largest, noise[:, None])
-        self.expected = request.in_norm(*self._errors)
+        return np.sum(by_level, axis=0) / load.field
+
+    @cached_property
+    def _ratio(self) -> np.ndarray:
+        return largest_ratio(self.orders, self._widths)
+
+    @cached_property
+    def _errors(self) -> tuple[np.ndarray, np.ndarray]:
+        """RMS and largest expected error of a force with rounding, shape (rows, columns)."""
+        largest = self.truncation * np.minimum(self._ratio, self._load.particles**0.5)
+        return add_rounding(self.truncation, largest, self._noise[:, None])
+
+    @cached_property
+    def expected(self) -> np.ndarray:
+        """Expected error with rounding, in the norm of the tolerance, shape (rows, columns)."""
+        return self._request.in_norm(*self._errors)
+
+    @property
+    def least_seconds(self) -> float:
+        """A bound of the seconds of all candidates, which grow with order and smoothing."""
+        return self._seconds(int(self.orders[0]), min(self._request.smoothings))
 
     def lowest_orders(self, promises: int) -> Iterator["Candidate"]:
         """The lowest order that keeps a number of promises, for every smoothing that has one."""
         kept = promises <= self._request.promises_kept(
-            self._widths, self.expected, self.truncation, self._in_large_system
+            self._widths, self.expected, self.truncation, self.truncation * self._ratio
         )
         for row in np.flatnonzero(kept.any(1)):
             yield self._at(row, kept[row].argmax())
@@ -246,17 +282,20 @@ class Trial:
         return self._at(*np.unravel_index(self.expected.argmin(), self.expected.shape))
 
     def _at(self, row, column) -> "Candidate":
-        lattice, smoothing = self._lattice, self._request.smoothings[row]
-        seconds = self._cost(
+        seconds = self._seconds(int(self.orders[column]), self._request.smoothings[row])
+        return Candidate(seconds, self, row, column)
+
+    def _seconds(self, order: int, smoothing: float) -> float:
+        lattice = self._lattice
+        return self._cost(
             self._load.particles * (1.0 + 2.0 * smoothing) ** 3,
             self._filled,
             lattice.size,
             lattice.neighbours,
-            int(self.orders[column]),
+            order,
             self._request.levels or 0,
             lattice.in_rows,
         )
-        return Candidate(seconds, self, row, column)
 
     def parameters(self, row, column) -> FMMParameters:
         """The parameters with a smoothing and an order."""
@@ -309,8 +348,10 @@ def _stencils(request: Request, grids: Iterable[Grid]) -> Iterator[tuple[Grid, B
     for grid in grids:
         for radius in radii:
             lattice = grid.lattice(radius)
-            distant = DISTANT if len(lattice.occurring(lattice.far)) else 0.0
-            if lattice.gap >= radius + distant and (not request.levels or is_nested(lattice)):
+            apart = lattice.gap >= radius + DISTANT or (
+                lattice.gap >= radius and not len(lattice.occurring(lattice.far))
+            )
+            if apart and (not request.levels or is_nested(lattice)):
                 yield grid, lattice
 
 

@@ -14,7 +14,7 @@ from fmm_openmm.expansions.error import largest_ratio
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
 from fmm_openmm.planning.load import Load, filled_fraction
 from fmm_openmm.planning.request import CONSERVING, LARGEST, SINGLE_FLOOR, SMOOTHINGS, Request
-from fmm_openmm.planning.search import adapt_parameters, choose_parameters
+from fmm_openmm.planning.search import adapt_parameters, candidates, choose_parameters
 from tests.support.cells import DODECAHEDRON, OCTAHEDRON
 from tests.systems import SKEWED, build
 
@@ -104,6 +104,15 @@ def test_few_particles_get_parameters(name, particles):
 def test_explicit_values_are_obeyed(options, expected):
     parameters = choose_parameters(Request(**options), cell_for("cube", 2000), Load(2000, 1.0, 0.0))
     assert {name: getattr(parameters, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("cost", [CPU_COST, CUDA_COST], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("options", [{}, {"levels": 1}, {"order": 6}, {"smoothing": 0.1}])
+def test_the_choice_is_the_first_of_all_candidates(options, cost):
+    for name, tolerance in (("skewed", 1e-3), ("cube", 1e-7)):
+        request, load = Request(tolerance, **options), Load(5000, 1.0, 0.0)
+        first, *_ = candidates(request, cell_for(name, 5000), load, cost)
+        assert choose_parameters(request, cell_for(name, 5000), load, cost) == first
 
 
 def test_explicit_values_that_miss_the_tolerance_say_so():
