@@ -35,7 +35,7 @@ import math
 import numpy as np
 from scipy.special import exp1
 
-from fmm_openmm.openmp import on_all_threads, portion
+from fmm_openmm.openmp import get_num_threads, njit, on_all_threads, portion
 from fmm_openmm.oracle.ewald import (
     EwaldResult,
     as_pairs,
@@ -135,17 +135,29 @@ def _slab(x, q, periodic, others, alpha, k_max):
     half = (numbers[:, 0] > 0) | ((numbers[:, 0] == 0) & (numbers[:, 1] > 0))
     waves = numbers[half] @ reciprocal
     waves = waves[np.linalg.norm(waves, axis=1) <= k_max]
-    sums = np.zeros((len(q), 4))
-    _slab_sums(x, x @ normal, q, waves, normal, alpha, area, sums)
+    parts = np.zeros((get_num_threads(), len(q), 4))
+    _slab_sums(x, x @ normal, q, waves, normal, alpha, area, parts)
+    sums = parts.sum(0)
     return sums[:, 0], sums[:, 1:]
+
+
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")
+def _meet_once(i, step, number):
+    """Whether particle i meets the one that is ``step`` places after it, in a circle: of two that
+    are opposite each other the first."""
+    return 2 * step != number or i < step
 
 
 @on_all_threads(cache=True, error_model="numpy")
 def _slab_sums(thread, x, z, q, waves, normal, alpha, area, sums):
-    """Potential and field at each particle, shape (n, 4); of two opposite waves one is given."""
-    root = math.sqrt(math.pi)
-    for i in portion(len(q), thread):
-        for j in range(len(q)):
+    """Potential and field at each particle, to be summed over the threads, shape (threads, n, 4),
+    from every pair once; of two opposite waves one is given."""
+    root, n, own = math.sqrt(math.pi), len(q), sums[thread[0]]
+    for i in portion(n, thread):
+        for step in range(n // 2 + 1):
+            if not _meet_once(i, step, n):
+                continue
+            j = (i + step) % n
             d0, d1, d2 = x[i, 0] - x[j, 0], x[i, 1] - x[j, 1], x[i, 2] - x[j, 2]
             dz = z[i] - z[j]
             gauss, error = math.exp(-((alpha * dz) ** 2)), math.erf(alpha * dz)
@@ -167,10 +179,20 @@ def _slab_sums(thread, x, z, q, waves, normal, alpha, area, sums):
                 f0 += s * k0
                 f1 += s * k1
                 f2 += s * k2
-            sums[i, 0] += q[j] * phi
-            sums[i, 1] += q[j] * (f0 - slope * normal[0])
-            sums[i, 2] += q[j] * (f1 - slope * normal[1])
-            sums[i, 3] += q[j] * (f2 - slope * normal[2])
+            f0 -= slope * normal[0]
+            f1 -= slope * normal[1]
+            f2 -= slope * normal[2]
+            _add(own, i, q[j], phi, f0, f1, f2)
+            if step:
+                _add(own, j, q[i], phi, -f0, -f1, -f2)
+
+
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")
+def _add(sums, i, charge, phi, f0, f1, f2):
+    sums[i, 0] += charge * phi
+    sums[i, 1] += charge * f0
+    sums[i, 2] += charge * f1
+    sums[i, 3] += charge * f2
 
 
 def _wire(x, q, periodic, others, alpha, k_max):
@@ -189,17 +211,24 @@ def _wire(x, q, periodic, others, alpha, k_max):
     slope = np.where(small, 1.0, -np.expm1(-u) / u) * 2 * alpha**2 / length
     fields = np.einsum("ij,ijk,j->ik", slope, delta, q) @ others
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    sums, rule = np.zeros((len(q), 4)), ((1 + nodes) / 2, weights / 2)
-    _wire_sums(x @ axis, across, q, waves, alpha, length, *rule, sums)
+    parts, rule = np.zeros((get_num_threads(), len(q), 4)), ((1 + nodes) / 2, weights / 2)
+    _wire_sums(x @ axis, across, q, waves, alpha, length, *rule, parts)
+    sums = parts.sum(0)
     return potentials + sums[:, 0], fields + sums[:, 1:2] * axis + sums[:, 2:] @ others
 
 
 @on_all_threads(cache=True, error_model="numpy")
 def _wire_sums(thread, along, across, q, waves, alpha, length, nodes, weights, sums):
-    """Potential, field along the axis and fields across it at each particle, shape (n, 4), with a
-    rule for the integral over ln t from 0 to 1."""
-    for i in portion(len(q), thread):
-        for j in range(len(q)):
+    """Potential, field along the axis and fields across it at each particle, to be summed over the
+    threads, shape (threads, n, 4), from every pair once, with a rule for the integral over ln t
+    from 0 to 1."""
+    n, own = len(q), sums[thread[0]]
+    for i in portion(n, thread):
+        for step in range(n // 2 + 1):
+            if not _meet_once(i, step, n):
+                continue
+            j = (i + step) % n
+            phi = f0 = f1 = f2 = 0.0
             x = along[i] - along[j]
             y, z = across[i, 0] - across[j, 0], across[i, 1] - across[j, 1]
             square = alpha * alpha * (y * y + z * z)
@@ -214,9 +243,12 @@ def _wire_sums(thread, along, across, q, waves, alpha, length, nodes, weights, s
                     term = end * weights[node] * math.exp(-decay * t - square / t)
                     value += term
                     radial += term / t
-                factor = 2 * q[j] / length
-                sums[i, 0] += factor * math.cos(k * x) * value
-                sums[i, 1] += factor * k * math.sin(k * x) * value
-                radial *= factor * math.cos(k * x) * 2 * alpha * alpha
-                sums[i, 2] += radial * y
-                sums[i, 3] += radial * z
+                cosine = 2 / length * math.cos(k * x)
+                phi += cosine * value
+                f0 += 2 / length * k * math.sin(k * x) * value
+                radial *= cosine * 2 * alpha * alpha
+                f1 += radial * y
+                f2 += radial * z
+            _add(own, i, q[j], phi, f0, f1, f2)
+            if step:
+                _add(own, j, q[i], phi, -f0, -f1, -f2)
