@@ -2,10 +2,10 @@
 #pragma once
 
 struct Tag {
-    int tagged;  // twice the number of the particle among all, plus 1 if it has a part in the boxes
-                 // of the rank that has the copy
+    int bits;     // the number of the particle among all; the lowest bit: whether it has a part in
+                  // the boxes of the rank that has the copy
     int pattern;  // of its excluded partners
 
-    __device__ __forceinline__ int number() const { return tagged >> 1; }
-    __device__ __forceinline__ bool is_own() const { return tagged & 1; }
+    __device__ __forceinline__ int number() const { return bits >> 1; }
+    __device__ __forceinline__ bool is_own() const { return bits & 1; }
 };

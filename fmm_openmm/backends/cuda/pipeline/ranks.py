@@ -120,9 +120,8 @@ class RankDescription(Description):
     ):
         super().__init__(b, specification, None)
         self._sizes, self._share = sizes, share
-        self._received = max(
-            1, -(-(sizes.copies - sizes.kept) // BLOCK)
-        )  # blocks for others' copies
+        received = sizes.copies - sizes.kept
+        self._received_blocks = max(1, -(-received // BLOCK))
 
     def sort(self, positions, width):
         b, sizes = self._b, self._sizes
@@ -186,8 +185,8 @@ class RankDescription(Description):
         b.stage("sort", "ranks", place_copies=0)
         b.wait("kept")
         b.launch(
-            "place_copies", self._received, BLOCK, np.int32(b.n), "rooms", "received_number", "tag",
-            "located", "copy_of", "count", "arrived", "next",
+            "place_copies", self._received_blocks, BLOCK, np.int32(b.n), "rooms", "received_number",
+            "tag", "located", "copy_of", "count", "arrived", "next",
         )  # fmt: skip
         b.stage("sort", survey=0)
         return survey(b)
@@ -242,8 +241,8 @@ class RankDescription(Description):
         b.wait("near")
         results = (parts.box, parts.weight, "place", *out, "parameters", parts.start, "share")
         b.launch(
-            "gather_copies", self._received, BLOCK, np.int32(b.n), "rooms", "received_number",
-            "tag", *results, parts.x,
+            "gather_copies", self._received_blocks, BLOCK, np.int32(b.n), "rooms",
+            "received_number", "tag", *results, parts.x,
         )  # fmt: skip
         b.stage(FINISH, "ranks", add_returned=0, finish=0)
         returned = self._sizes.returned
