@@ -19,9 +19,15 @@ def lattice_points(n, spacing):
     return x + rng.uniform(-0.15, 0.15, (n, 3)) * spacing
 
 
+@cache
+def _arrays(name):
+    """The charges of a system of ``tests/systems.py``, which nobody changes."""
+    return charge_arrays(build(name))
+
+
 def droplet(molecules, net=0.0, at=0.0, name="water_large"):
     """A sphere of liquid water, whole molecules; each carries its share of the charge ``net``."""
-    d = charge_arrays(build(name))
+    d = _arrays(name)
     period = np.diag(d.box_vectors)
     x = d.positions.reshape(-1, 3, 3)
     x = np.concatenate([x + np.array(image) * period for image in product(range(-1, 1), repeat=3)])
