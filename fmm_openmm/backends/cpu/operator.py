@@ -55,4 +55,4 @@ def _distributed(values: np.ndarray, parts: int) -> np.ndarray:
     padded = np.zeros((rows * parts, numbers, columns))
     padded[:points] = values
     padded = padded.reshape(rows, parts, numbers, columns).swapaxes(1, 2)
-    return padded.reshape(rows, numbers, parts * columns)
+    return np.ascontiguousarray(padded.reshape(rows, numbers, parts * columns))
