@@ -13,6 +13,7 @@
 #include "common/dependency.cuh"
 #include "common/harmonics.cuh"
 #include "common/parts.cuh"
+#include "common/reduce.cuh"
 
 #define WARPS 4
 #define THREADS (32 * WARPS)
@@ -50,13 +51,9 @@ __device__ __forceinline__ int count_parts(Shared& s, const int* __restrict__ co
     before = warp_sum(before);
     if (lane == 0) s.before[threadIdx.x / 32] = before;
     if (threadIdx.x < 32) {
-        int inclusive = lane < GROUP && first + lane < BOXES ? count[first + lane] : 0;
-        const bool crowded = __any_sync(FULL, inclusive > SHARED_PARTS);
-#pragma unroll
-        for (int d = 1; d < 32; d *= 2) {
-            const int other = __shfl_up_sync(FULL, inclusive, d);
-            if (lane >= d) inclusive += other;
-        }
+        const int here = lane < GROUP && first + lane < BOXES ? count[first + lane] : 0;
+        const bool crowded = __any_sync(FULL, here > SHARED_PARTS);
+        const int inclusive = prefix_sum(here);
         if (lane < GROUP) s.begin[lane + 1] = inclusive;
         if (lane == 0) {
             s.begin[0] = 0;

@@ -31,6 +31,7 @@
 // which learns them after the evaluation, then makes more and repeats it. Bound by memory latency.
 #include "common/grid_sums.cuh"
 #include "common/part_results.cuh"
+#include "common/reduce.cuh"
 #include "common/tag.cuh"
 
 // Room for the copies of one rank, with the first place in arrays for all ranks: of copies from it
@@ -130,12 +131,8 @@ extern "C" __global__ void mark_partners(int n, int first /* number of particle 
 __device__ __forceinline__ int sum_before(int value, int& all) {
     __shared__ int sum[SUM_BLOCK / 32];
     const int lane = threadIdx.x % 32;
-    int here = value, of_warps = 0;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        const int other = __shfl_up_sync(FULL, here, d);
-        if (lane >= d) here += other;
-    }
+    const int here = prefix_sum(value);
+    int of_warps = 0;
     __syncthreads();  // the sums of the call before have been read
     if (lane == 31) sum[threadIdx.x / 32] = here;
     __syncthreads();
@@ -209,26 +206,25 @@ struct Places {
     int* copy_of;  // (all): copy of each particle that has one
     Lists lists;
 
-    __device__ __forceinline__ void enter(int copy, const Tag& tag, const Located& at) const {
-        copy_of[tag.number()] = copy;
+    __device__ __forceinline__ void enter(int copy, int number, const Located& at) const {
+        copy_of[number] = copy;
         append_parts(copy, at, lists);
     }
 };
 
 // The particles that the rank was given.
 struct Given {
-    int n, first;                            // number of particle 0 among all
+    int first;                               // number of particle 0 among all
     const POSITION* __restrict__ positions;  // (n, 3)
     const real* __restrict__ charges;        // (n)
     const int* __restrict__ pattern;         // (n)
     const Parameters* __restrict__ parameters;
 
-    // Copies particle i to a place. Returns where it is, and its tag.
-    __device__ __forceinline__ Located copy(int i, bool is_own, const Copies& to, int place,
-                                            Tag& tag) const {
+    // Copies particle i to a place. Returns where it is.
+    __device__ __forceinline__ Located copy(int i, bool is_own, const Copies& to, int place) const {
         real4 u;
         const Located at = locate(i, positions, charges[i], parameters, u);
-        tag = {2 * (first + i) + is_own, pattern[i]};
+        const Tag tag = {2 * (first + i) + is_own, pattern[i]};
         to.located[place] = at;
         to.fraction[place] = u;
         to.tag[place] = tag;
@@ -254,14 +250,12 @@ extern "C" __global__ void send_copies(
                           lists.first((2 * i + 1) * lists.warps) - begin};
         if (i == 0) number[0] = sent_number[0];
     }
-    const Given given = {n, first, positions, charges, pattern, parameters};
+    const Given given = {first, positions, charges, pattern, parameters};
     for_each_list(i < n ? owners[i] : 0, i < n ? wanted[i] : 0, [&](int list, unsigned lanes) {
         if (list < 2 || !(lanes >> threadIdx.x % 32 & 1)) return;
         const Room free = rooms[list / 2];
         const int k = lists.place(list, i, lanes);
-        Tag tagged;
-        if (k < free.to_room)
-            given.copy(i, list % 2 == 0, {located, fraction, tag}, free.to + k, tagged);
+        if (k < free.to_room) given.copy(i, list % 2 == 0, {located, fraction, tag}, free.to + k);
     });
 }
 
@@ -283,11 +277,10 @@ extern "C" __global__ void keep_copies(
     const int k = lists.place(is_own ? 0 : 1, i, is_own ? own : lanes);
     const Room free = rooms[0];
     if (k >= free.to_room) return;
-    const Given given = {n, first, positions, charges, pattern, parameters};
+    const Given given = {first, positions, charges, pattern, parameters};
     const Places places = {copy_of, {room, count, arrived, next}};
-    Tag tagged;
-    const Located at = given.copy(i, is_own, {located, fraction, tag}, free.to + k, tagged);
-    places.enter(free.to + k, tagged, at);
+    const Located at = given.copy(i, is_own, {located, fraction, tag}, free.to + k);
+    places.enter(free.to + k, first + i, at);
 }
 
 extern "C" __global__ void place_copies(
@@ -300,7 +293,7 @@ extern "C" __global__ void place_copies(
     int distance;
     if (i >= n || !is_copy(i, rooms, number, distance)) return;
     const Places places = {copy_of, {n, count, arrived, next}};
-    places.enter(i, tag[i], located[i]);
+    places.enter(i, tag[i].number(), located[i]);
 }
 
 extern "C" __global__ void gather_copies(

@@ -2,6 +2,7 @@
 // shared memory.
 #pragma once
 #include "common/parts.cuh"
+#include "common/reduce.cuh"
 
 #define BATCH 32       // targets whose excluded sources are looked up together: bits of a mask
 #define FETCH_STEPS 4  // loads in flight per lane
@@ -54,12 +55,7 @@ __device__ __forceinline__ void list_rows(Shared& s, unsigned box, int lane,
                 length = start[number + 1] - from;
             }
         }
-        int inclusive = length;
-#pragma unroll
-        for (int d = 1; d < 32; d *= 2) {
-            const int other = __shfl_up_sync(FULL, inclusive, d);
-            if (lane >= d) inclusive += other;
-        }
+        const int inclusive = prefix_sum(length);
         if (row <= NEAR) {
             const int begin = sources + inclusive - length;
             s.begin[row] = begin;

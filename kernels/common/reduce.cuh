@@ -2,6 +2,18 @@
 #pragma once
 #include "real.cuh"
 
+// The sum of the values of this lane and of those before it. Called by all lanes of a warp, of a
+// block with one dimension.
+__device__ __forceinline__ int prefix_sum(int value) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(FULL, value, d);
+        if (lane >= d) value += other;
+    }
+    return value;
+}
+
 // Sums of COUNT values per lane over groups of COUNT lanes, where COUNT is a power of two. Lane i
 // returns the sum of value i % COUNT.
 template <int COUNT>

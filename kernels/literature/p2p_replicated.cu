@@ -11,6 +11,7 @@
 // The order of the streams in memory depends on the scheduling of blocks; results do not.
 //
 //   COPY_WARPS  warps per block of replicate               COPY_BOXES  its maximum boxes per block
+#include "common/reduce.cuh"
 #include "targets.cuh"
 
 struct List {
@@ -28,12 +29,7 @@ __device__ __forceinline__ void fill(List& list, int lane, const int* __restrict
     for (int first = 0; first < NEAR; first += 32) {
         const int i = first + lane, number = i < NEAR ? row[i] : 0, part = start[number];
         const int length = i < NEAR ? start[number + 1] - part : 0;
-        int inclusive = length;
-#pragma unroll
-        for (int d = 1; d < 32; d *= 2) {
-            const int other = __shfl_up_sync(FULL, inclusive, d);
-            if (lane >= d) inclusive += other;
-        }
+        const int inclusive = prefix_sum(length);
         if (i < NEAR) {
             list.begin[i] = sources + inclusive - length;
             list.from[i] = part - list.begin[i];

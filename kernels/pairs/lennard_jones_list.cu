@@ -135,12 +135,7 @@ __device__ __forceinline__ void arrange_rows(const Sites& s, const Grid& grid, S
         begin = __shfl_sync(FULL, begin, 0);
         for (int first = 0; first < grid.nx; first += 32) {
             const int x = first + lane, here = x < grid.nx ? count[x] : 0;
-            int inclusive = here;
-#pragma unroll
-            for (int d = 1; d < 32; d *= 2) {
-                const int other = __shfl_up_sync(FULL, inclusive, d);
-                if (lane >= d) inclusive += other;
-            }
+            const int inclusive = prefix_sum(here);
             if (x < grid.nx) start[x] = begin + inclusive - here;
             begin += __shfl_sync(FULL, inclusive, 31);
         }

@@ -8,6 +8,7 @@
 // repeats in space, and the distance test rejects sites that are in the same cell of another
 // period. Cells are wider if there would be more of them than the arrays can hold.
 #pragma once
+#include "common/reduce.cuh"
 #include "sites.cuh"
 
 #define CANDIDATES_IN_FLIGHT 2  // candidates that a lane loads together
@@ -184,12 +185,7 @@ __device__ __forceinline__ int next_intervals(Row& row, Intervals& intervals, in
         intervals.shift[lane] = translation(image, &cell);
 #endif
     }
-    int end = length;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        const int other = __shfl_up_sync(FULL, end, d);
-        if (lane >= d) end += other;
-    }
+    const int end = prefix_sum(length);
     intervals.end[lane] = end;
     intervals.to_site[lane] = from - (end - length);
     return __shfl_sync(FULL, end, 31);

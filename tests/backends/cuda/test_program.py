@@ -359,7 +359,7 @@ def test_a_source_is_complete():
     assert text.count("struct Parameters {") == 1
     lines, file = text.splitlines(), (kernel_folder() / "p2m.cu").read_text().splitlines()
     includes = [i for i, line in enumerate(file, 1) if line.startswith("#include")]
-    assert len(includes) == 3
+    assert len(includes) == 4
     last = lines.index(f'#line {includes[-1] + 1} "p2m.cu"')
     assert lines[last + 1 :] == file[includes[-1] :]
 
