@@ -29,9 +29,9 @@ def far_field(stages, parts):
     return stages.l2p(parts, moments, expand(stages, parts, moments))
 
 
-def expand(stages, parts, moments):
-    """Local expansions of the leaves from their moments."""
-    pyramid = stages.m2m(parts, moments)
+def expand(stages, targets, moments):
+    """Local expansions of the leaves that hold target parts, from the moments of all leaves."""
+    pyramid = stages.m2m(targets, moments)
     local = stages.lattice_m2l(pyramid[0])
     for level in range(1, len(pyramid)):
         local = stages.m2l(pyramid[level], stages.l2l(local, level), level)

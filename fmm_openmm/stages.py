@@ -263,11 +263,12 @@ class Stages(ABC):
     def p2m(self, parts: Parts) -> Moments:
         """``M_a = sum q R_a(x)`` over the parts of each box. Overwrites the moments."""
 
-    def m2m(self, parts: Parts, moments: Moments) -> list[Moments]:
+    def m2m(self, targets: Parts, moments: Moments) -> list[Moments]:
         """Moments of all levels, from the root grid to the leaves, whose moments are ``moments``.
 
         The moments of a level are in units of its box width; the sums over all parts are those of
-        the leaves. Overwrites the moments of the other levels."""
+        the leaves. Overwrites the moments of the other levels. The stages that follow may leave out
+        the local expansions of boxes that hold no ``targets``."""
         return [moments]
 
     @abstractmethod
@@ -378,8 +379,8 @@ class HostStages(Stages, Evaluator):
         units of :meth:`evaluate`."""
         parts = self.sort(positions, width)
         moments = self.p2m(parts)
-        local, targets = expand(self, parts, moments), self.sort_points(points, width)
-        out = self.l2p(targets, moments, local)
+        targets = self.sort_points(points, width)
+        out = self.l2p(targets, moments, expand(self, targets, moments))
         self.p2p(targets, no_exclusions(targets), out, sources=parts)
         return self.gather(targets, out)
 

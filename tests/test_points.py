@@ -62,6 +62,22 @@ def test_as_particles_without_charge(backend, precision, virial):
     assert (result.virial is not None) == virial
 
 
+def test_levels_and_boxes_that_hold_only_points():
+    x, q = random_charges(3, SKEWED)
+    points = np.random.default_rng(1).uniform(-1.0, 4.0, (40, 3))
+    options = {
+        "backend": "cpu", "precision": "double", "order": 5, "near_radius": 1.8, "smoothing": 0.0,
+        "grid": (2, 2, 2), "levels": 1,
+    }  # fmt: skip
+    solver = CoulombSolver(q, SKEWED, **options)
+    one, many = solver.compute(x, points=points), solver.compute(x, charges=[q], points=points)
+    uncharged = np.concatenate([q, np.zeros(40)])
+    expected = CoulombSolver(uncharged, SKEWED, **options).compute(np.concatenate([x, points]))
+    assert relative(one.point_potentials, expected.potentials[3:]) < 1e-13
+    assert relative(one.point_fields, expected.fields[3:]) < 1e-13
+    assert relative(many.point_potentials[0], expected.potentials[3:]) < 1e-13
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fmm", "direct"])
 def test_open_boundary_and_points_far_outside(method):

@@ -84,10 +84,10 @@ class CpuStages(HostStages):
     def p2m(self, parts):
         return p2m(parts, self.lattice.slots, self.order)
 
-    def m2m(self, parts, moments):
+    def m2m(self, targets, moments):
         if not self.octree.levels:
             return [moments]
-        self.filled = filled_boxes(np.diff(parts.start) > 0, self.octree)
+        self.wanted = filled_boxes(np.diff(targets.start) > 0, self.octree)
         leaves = np.ascontiguousarray(moments.boxes[:, self.lattice.slots].T, np.float64)
         root, *finer = m2m(leaves, self.octree, self.parent_matrices)
         return [
@@ -113,7 +113,7 @@ class CpuStages(HostStages):
         m2l(
             moments.boxes,
             local,
-            self.filled[level],
+            self.wanted[level],
             self.octree,
             self.interactions,
             level,
@@ -231,7 +231,7 @@ class CpuChargeSets(RepeatedEvaluation):
             for each, charge in zip(boxes, q.astype(np.float64), strict=True)
         ]
         if stages.octree.levels:
-            local = np.stack([expand(stages, parts, each) for each in moments])
+            local = np.stack([expand(stages, targets, each) for each in moments])
         else:
             local = lattice_m2l(boxes, stages.operator, stages.lattice, stages.order)
         traces = np.stack(

@@ -2,7 +2,7 @@ r"""m2l: adds the contributions of the interaction lists of a level to its local
 
 One thread owns a tile of boxes of the same parity, which have the same interactions. For each
 offset it collects the moments of the boxes at that offset, and all lanes are translated by the same
-shift. Empty boxes are skipped.
+shift. Boxes without charges are skipped, and targets whose expansions nobody needs.
 
 ``p4``        multiplies by the dense matrix of the shift, whose entries are computed from irregular
               harmonics as needed: (p + 1)^4 multiplications per lane and offset
@@ -109,7 +109,7 @@ def _by_row(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @inline
 def _collect(moments, counts, filled, targets, begin, used, offset, source, tile):
     """Collect the moments (terms, lanes) of the boxes at ``offset`` from the targets. Return
-    whether any of them holds particles."""
+    whether any of them holds charges."""
     n0, n1 = counts[0, 0], counts[1, 1]
     any_filled = False
     for w in range(len(source)):
@@ -267,7 +267,7 @@ ROTATION = Operator(_m2l_rotation, _rotation_tables, LANES)
 def m2l(
     moments,
     local,
-    filled,
+    wanted: np.ndarray,
     octree: Octree,
     interactions: Interactions,
     level: int,
@@ -277,10 +277,10 @@ def m2l(
 
     Args:
         moments, local: shape (boxes, terms).
-        filled: whether boxes hold particles, shape (boxes,).
+        wanted: whether the local expansions of boxes are needed, shape (boxes,).
     """
     counts, parity = octree.lattices[level].counts, interactions.parity[level]
-    targets = np.flatnonzero(filled)
+    filled, targets = moments.any(1), np.flatnonzero(wanted)
     targets = targets[np.argsort(parity[targets], kind="stable")]
     first = np.searchsorted(parity[targets], np.arange(9))
     tiles = np.concatenate([np.arange(first[c], first[c + 1], operator.width) for c in range(8)])

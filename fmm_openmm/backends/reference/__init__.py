@@ -43,7 +43,7 @@ class ReferenceStages(HostStages):
     def p2m(self, parts):
         return p2m(parts, self.order)
 
-    def m2m(self, parts, moments):
+    def m2m(self, targets, moments):
         if not self.octree.levels:
             return [moments]
         return m2m(moments, self.octree, self.order, self.translations)

@@ -62,7 +62,7 @@ class Description(Stages):
     def p2m(self, parts):
         return p2m(self._b, parts)
 
-    def m2m(self, parts, moments):
+    def m2m(self, targets, moments):
         return m2m(self._b, self._tables) if self._tables else [moments]
 
     def lattice_m2l(self, moments):
