@@ -19,7 +19,7 @@ __device__ __forceinline__ double inner(const double* x, const double* y, int st
     return x[0] * y[0] + x[1] * y[stride] + x[2] * y[2 * stride];
 }
 
-extern "C" __global__ void take(int n, int by_component /* whether the next array is (3, n) */,
+extern "C" __global__ void take(int n,
                                 const GIVEN_POSITION* __restrict__ given_positions /* (n, 3) */,
                                 const GIVEN_CHARGE* __restrict__ given_charges /* (n), or null */,
                                 const double* __restrict__ rotation /* (3, 3); null for none */,
@@ -31,9 +31,8 @@ extern "C" __global__ void take(int n, int by_component /* whether the next arra
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (given_parameters && i < PARAMETERS) parameters[i] = given_parameters[i];
     if (i >= n) return;
-    double x[3];
-    for (int c = 0; c < 3; c++)
-        x[c] = double(given_positions[by_component ? c * n + i : 3 * i + c]);
+    const double x[3] = {double(given_positions[3 * i]), double(given_positions[3 * i + 1]),
+                         double(given_positions[3 * i + 2])};
     for (int c = 0; c < 3; c++)
         positions[3 * i + c] = length * (rotation ? inner(x, rotation + c, 3) : x[c]);
     if (given_charges) charges[i] = real(given_charges[i]);

@@ -16,7 +16,6 @@ import numpy as np
 from openmm import app, unit
 
 from fmm_openmm.convert.cells import cell_from_lengths, is_no_cell, standard_orientation
-from fmm_openmm.convert.dcd import DCDLayout, lengths_and_angles
 from fmm_openmm.convert.packages import NM_PER_ANGSTROM, require
 
 CHUNK = 16
@@ -25,7 +24,7 @@ CHUNK = 16
 IDENTITY = np.eye(3).tolist()
 
 STRUCTURES = {".pdb": app.PDBFile, ".ent": app.PDBFile, ".cif": app.PDBxFile, ".pdbx": app.PDBxFile}
-"""Readers of files whose frames are models, by ending."""
+"""Readers of files whose frames are models, by ending; MDTraj reads the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +82,7 @@ def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> I
     """The frames of a trajectory.
 
     Args:
-        source: the path of a file (DCD; XTC, NetCDF and whatever else MDTraj reads without a
+        source: the path of a file (DCD, XTC, NetCDF and whatever else MDTraj reads without a
             topology; PDB or mmCIF, a model per frame), an ``mdtraj.Trajectory``, a Universe, an
             AtomGroup or a reader of MDAnalysis, an ``openmm.app.PDBFile`` or ``PDBxFile``; or an
             iterable of frames: positions, pairs of positions and box vectors, :class:`Frame`,
@@ -170,14 +169,6 @@ def _of_mdtraj(trajectory, name: str) -> Iterator[Frame]:
         yield Frame(positions if rotation is None else positions @ rotation, box, time)
 
 
-def _of_dcd(layout: DCDLayout, path: Path, stride: int) -> Iterator[Frame]:
-    name = f"box of {path}"
-    for number, (positions, cell) in enumerate(layout.read(path, stride)):
-        box, rotation = _turned_from_lengths(name, *lengths_and_angles(cell))
-        positions = positions if rotation is None else positions @ rotation
-        yield Frame(positions, box, number * stride)
-
-
 @lru_cache(maxsize=4)
 def _turned_from_lengths(name: str, a: float, b: float, c: float, *angles: float) -> Turned:
     """See :func:`_turned` and :func:`fmm_openmm.convert.cells.cell_from_lengths`, with angles in
@@ -203,10 +194,6 @@ def _of_file(path: Path, particles: int | None, stride: int) -> Iterator[Frame]:
         return
     if not path.is_file():
         raise FileNotFoundError(2, "no such file", str(path))
-    layout = DCDLayout.from_file(path) if path.suffix.lower() == ".dcd" else None
-    if layout and particles in (None, layout.particles):
-        yield from _of_dcd(layout, path, stride)
-        return
     mdtraj = require("mdtraj", "mdtraj")
     chunks = None
     while True:

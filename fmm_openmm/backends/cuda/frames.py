@@ -1,7 +1,6 @@
 """Evaluations of positions on the host, several of which are queued before the first has ended."""
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import cupy
 import numpy as np
@@ -20,10 +19,6 @@ FOUND = 4
 """Number of values that ``kernels/examine.cu`` writes."""
 
 
-Layout: TypeAlias = tuple[np.dtype, bool]
-"""Type of positions, float32 or float64, and whether one component follows the other in memory."""
-
-
 class QueuedFrame:
     """A queued evaluation, in pinned memory that later ones reuse.
 
@@ -35,31 +30,30 @@ class QueuedFrame:
         positions: the positions, shape (n, 3), nm, float32 or float64.
         source, parameters, target: addresses of the positions, of the parameter block and of
             :attr:`found`.
-        graphs: the evaluation for a layout of positions and a limit of the potentials.
+        graphs: the evaluation for positions of a type and a limit of the potentials.
     """
 
     positions: np.ndarray
     _names: Sequence[str]
 
     def __init__(self, particles: int, buffers: dict[str, cupy.ndarray]):
-        memory = pinned((3 * particles,), np.float64)
-        self._places: dict[Layout, np.ndarray] = {}
-        for dtype in map(np.dtype, (np.float64, np.float32)):
-            place = memory.view(dtype)[: memory.size]
-            self._places[dtype, False] = place.reshape(-1, 3)
-            self._places[dtype, True] = place.reshape(3, -1).T
+        memory = pinned((particles, 3), np.float64)
+        self._places = {
+            np.dtype(np.float64): memory,
+            np.dtype(np.float32): memory.reshape(-1).view(np.float32)[: memory.size].reshape(-1, 3),
+        }
         self._found, self._buffers = pinned((FOUND,), np.float64), buffers
         self._parameters = pinned(buffers["parameters"].shape, np.float64)
         held = memory, self._parameters, self._found
         self.source, self.parameters, self.target = (each.ctypes.data for each in held)
         self._copies: dict[str, tuple[np.ndarray, int]] = {}
         self._done = cupy.cuda.Event(disable_timing=True)
-        self.graphs: dict[tuple[Layout, float], Graph] = {}
+        self.graphs: dict[tuple[np.dtype, float], Graph] = {}
 
-    def put(self, positions: np.ndarray, layout: Layout, parameters: np.ndarray) -> None:
-        """Copy positions, shape (n, 3), nm, and the parameter block to where the device reads
-        them."""
-        self.positions = self._places[layout]
+    def put(self, positions: np.ndarray, parameters: np.ndarray) -> None:
+        """Copy positions, shape (n, 3), nm, float32 or float64, and the parameter block to where
+        the device reads them."""
+        self.positions = self._places[positions.dtype]
         np.copyto(self.positions, positions)
         self._parameters[...] = parameters
 
@@ -117,21 +111,19 @@ class FrameQueue:
             largest: largest valid potential times the width of the boxes, e.
             names: the buffers to be copied.
         """
-        free, layout = self._free, (positions.dtype, positions.strides[0] == positions.itemsize)
+        free, key = self._free, (positions.dtype, largest)
         frame = free.pop() if free else QueuedFrame(self._particles, self._buffers)
-        frame.put(positions, layout, parameters)
-        key = layout, largest
+        frame.put(positions, parameters)
         if key not in frame.graphs:
             frame.graphs[key] = self._run.captured(lambda: self._evaluate(frame, *key))
         frame.graphs[key].launch(cupy.cuda.get_current_stream())
         frame.read(names)
         return frame
 
-    def _evaluate(self, frame: QueuedFrame, layout: Layout, largest: float) -> None:
+    def _evaluate(self, frame: QueuedFrame, dtype: np.dtype, largest: float) -> None:
         """Queue the kernels of an evaluation."""
-        buffers, (dtype, by_component) = self._buffers, layout
-        sizes = dtype.itemsize, buffers["charges"].itemsize
-        given = Given(self._particles, *sizes, by_component=by_component)
+        buffers = self._buffers
+        given = Given(self._particles, dtype.itemsize, buffers["charges"].itemsize)
         given.take(buffers, frame.source, parameters=frame.parameters).queue()
         self._run.queue()
         x, potentials, block, *results = (

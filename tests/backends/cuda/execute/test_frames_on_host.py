@@ -94,15 +94,13 @@ def run(monkeypatch, folder):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_each_frame_has_its_own_results(dtype, run):
     """Several are queued at a time, later ones use the memory of the first again, and the caller's
-    positions, of which every other frame has one component after the other in memory, may change
-    meanwhile."""
+    positions may change meanwhile."""
     random, queue = np.random.default_rng(5), frames.FrameQueue(run)
     stages, charges = ReferenceStages(run.specification), run.specification.charges
     names, widths = ("potentials", "forces"), WIDTH * np.linspace(0.9, 1.1, 5)
 
     def begin(number):
-        x = given[number].copy("F" if number % 2 else "C")
-        block = parameter_block(stages.lattice, widths[number])
+        x, block = given[number].copy(), parameter_block(stages.lattice, widths[number])
         queued = queue.queue(x, block, np.inf, names)
         x[...] = block[...] = np.nan
         return queued

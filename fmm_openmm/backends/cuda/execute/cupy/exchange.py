@@ -101,7 +101,6 @@ class Given(NamedTuple):
         length, energy: units of length, nm, and of energy, kJ/mol.
         rotation: what turns rows of coordinates into those of the program, (3, 3) float64; 0 for
             none.
-        by_component: whether positions have the shape (3, n) in place of (n, 3).
     """
 
     particles: int
@@ -110,7 +109,6 @@ class Given(NamedTuple):
     length: float = 1.0
     energy: float = 1.0
     rotation: int = 0
-    by_component: bool = False
 
     def take(
         self,
@@ -123,8 +121,7 @@ class Given(NamedTuple):
         parameter block into the buffers of a program."""
         places = (buffers[name].data.ptr for name in ("positions", "charges", "parameters"))
         turned, size = (self.rotation, self.length, parameters), buffers["charges"].itemsize
-        given = np.int32(self.by_component), positions, charges
-        return self._call("take", size, *given, *turned, *places)
+        return self._call("take", size, positions, charges, *turned, *places)
 
     def give(
         self,
