@@ -156,9 +156,11 @@ def check_groups(groups, particles: int) -> np.ndarray:
     """Group of each particle as an int64 array of shape (n,), groups numbered from 0.
 
     Raises:
-        ValueError: wrong shape, negative, or a number below the largest that no particle has.
+        ValueError: wrong shape, masked entries, negative, or a number below the largest that no
+            particle has.
         TypeError: the groups are not integers.
     """
+    _check_unmasked(groups, "groups")
     array = np.asarray(groups)
     if array.shape != (particles,):
         raise ValueError(

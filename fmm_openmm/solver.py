@@ -10,7 +10,7 @@ from scipy.sparse.linalg import LinearOperator
 from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends import BACKENDS, turn
 from fmm_openmm.boundary import Boundary, check_neutral
-from fmm_openmm.box import Frame, check_box_vectors
+from fmm_openmm.box import Frame, check_cell_vectors
 from fmm_openmm.charge_sets import DeviceCoulombMatrix
 from fmm_openmm.checks import (
     check_charge_sets,
@@ -152,19 +152,13 @@ class CoulombSolver:
         self._check_net_charge(checked)
         if method != "fmm":
             check_method(method, self._boundary.name, self._boundary.is_open, backend)
-        if box_vectors is None and not self._boundary.is_open:
-            raise ValueError(
-                f"`box_vectors` must be given with `boundary={boundary!r}`: "
-                "use `boundary='open'` for free space"
-            )
-        self._box_vectors = self._checked_vectors(box_vectors)
+        self._box_vectors = check_cell_vectors(box_vectors, self._boundary)
         self._own = Frame.from_cell(self._boundary.cell(self._box_vectors))
         if self.neutralization is not None:
             self.neutralization.at(np.zeros((1, 3)), self._own.given)  # refuses what crosses
-        if not self._boundary.fills_space:
-            _check_grid(options.get("grid"), self._boundary)
-        pairs = check_exclusions(exclusions, self._count)
         request = Request(tolerance, precision=precision, **options)
+        request.check_boundary(self._boundary)
+        pairs = check_exclusions(exclusions, self._count)
         typical = None
         if positions is not None:
             typical = check_positions(to_host(positions), self._count) @ self._own.axes
@@ -536,19 +530,12 @@ class CoulombSolver:
         frame = self._frame(box_vectors)
         return self.evaluation.measure_errors(self._turned(positions, frame), frame.cell)
 
-    def _checked_vectors(self, box_vectors) -> np.ndarray | None:
-        """Box vectors as a new array; None with an open boundary."""
-        if not self._boundary.is_open:
-            return check_box_vectors(box_vectors, boundary=self._boundary)
-        if box_vectors is not None:
-            raise ValueError("`box_vectors` must be None with `boundary='open'`")
-        return None
-
     def _frame(self, box_vectors) -> Frame:
         """The cell of the box vectors in use, and the coordinates it is computed in."""
         if box_vectors is None:
             return self._own
-        return Frame.from_cell(self._boundary.cell(self._checked_vectors(box_vectors)))
+        vectors = check_cell_vectors(box_vectors, self._boundary)
+        return Frame.from_cell(self._boundary.cell(vectors))
 
     def _turned(self, positions, frame: Frame):
         """Positions in the coordinates of a frame; checked if these are not the user's, unless they
@@ -559,15 +546,6 @@ class CoulombSolver:
         if stay and positions.shape == (self._count, 3):
             return turn(positions.astype(np.float64, copy=False), frame.axes)
         return check_positions(to_host(positions), self._count) @ frame.axes
-
-
-def _check_grid(grid, boundary: Boundary) -> None:
-    """Refuse a grid where boxes follow the particles."""
-    if grid is not None:
-        raise ValueError(
-            f"`grid` must be None with `boundary={boundary.name!r}`, where it is chosen for the "
-            f"particles, got {grid!r}"
-        )
 
 
 Result = TypeVar("Result", bound="CoulombResult | ChargeSetsResult")

@@ -221,6 +221,7 @@ def test_wrong_sets_are_refused(charges, words):
         (np.zeros(59, int), ValueError, "must have shape"),
         (np.zeros(60), TypeError, "must be integers"),
         (np.full(60, -1), ValueError, "must not be negative"),
+        (np.ma.array(np.zeros(60, int), mask=np.eye(60)[0]), ValueError, "no masked entries"),
         (np.full(60, 2), ValueError, "from 0 without gaps, got 2 to 2 without particles in 0"),
         (np.repeat([0, 10**12], 30), ValueError, "got 0 to 1000000000000 without particles in 1"),
     ],

@@ -11,6 +11,7 @@ from fmm_openmm.box.vectors import (
     MAX_STRAIN,
     SAME_SHAPE,
     check_box_vectors,
+    check_cell_vectors,
     check_reduced,
     strain,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "PaddedLattice",
     "box_width",
     "check_box_vectors",
+    "check_cell_vectors",
     "check_reduced",
     "choose_counts",
     "counts_matrix",

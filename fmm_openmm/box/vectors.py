@@ -65,6 +65,25 @@ def check_reduced(box: np.ndarray, name: str, boundary: Boundary | None = None) 
     return box
 
 
+def check_cell_vectors(box_vectors, boundary: Boundary) -> np.ndarray | None:
+    """Box vectors of a cell with a boundary, see :func:`check_box_vectors`; None in free space.
+
+    Raises:
+        ValueError: there are none although the boundary has images, there are some although it has
+            not, or they are invalid.
+    """
+    if boundary.is_open:
+        if box_vectors is not None:
+            raise ValueError("`box_vectors` must be None with `boundary='open'`")
+        return None
+    if box_vectors is None:
+        raise ValueError(
+            f"`box_vectors` must be given with `boundary={boundary.name!r}`: "
+            "use `boundary='open'` for free space"
+        )
+    return check_box_vectors(box_vectors, boundary=boundary)
+
+
 def strain(cell: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Strain by which one cell becomes another, apart from a uniform scaling:
     ``other = f cell (1 + e)``, ``f^3`` the ratio of their volumes. Cells of one shape have none,

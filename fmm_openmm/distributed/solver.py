@@ -7,7 +7,7 @@ import numpy as np
 from fmm_openmm.arrays import bounds, is_on_device, namespace, to_host
 from fmm_openmm.backends import backend_class, turn
 from fmm_openmm.boundary import Boundary, check_neutral
-from fmm_openmm.box import Frame, check_box_vectors
+from fmm_openmm.box import Frame, check_cell_vectors
 from fmm_openmm.checks import check_charges, check_extent, check_positions
 from fmm_openmm.distributed.communication import agree, decide, shared_fate
 from fmm_openmm.distributed.homes import Homes, Route
@@ -101,18 +101,14 @@ class DistributedSolver:
                     raise ValueError(f"`backend` must be 'cpu' or 'cuda', got {backend!r}")
                 backend_class(backend)  # refuses what this machine cannot do
                 self._boundary = Boundary.from_name(boundary)
-                self._vectors = self._checked_vectors(box_vectors)
+                self._vectors = check_cell_vectors(box_vectors, self._boundary)
                 request = Request(tolerance, precision=precision, **options)
                 if request.levels:
                     raise ValueError(
                         "`levels` must be None or 0 with ranks that share one level of boxes, got "
                         f"{request.levels!r}"
                     )
-                if request.grid is not None and not self._boundary.fills_space:
-                    raise ValueError(
-                        f"`grid` must be None with `boundary={boundary!r}`, where it is chosen for "
-                        f"the particles, got {request.grid!r}"
-                    )
+                request.check_boundary(self._boundary)
                 return request, _charges(charges), _ids(ids, np.size(charges)), _pairs(exclusions)
 
             def common(given) -> dict:
@@ -148,7 +144,7 @@ class DistributedSolver:
         ids = np.arange(len(merged)) if given[0] is None else np.concatenate(given)
         excluded = _numbered(np.concatenate(pairs), ids)
         load = Load.from_charges(merged, excluded)
-        cell = self._frame(self._vectors)[1]
+        cell = self._frame(self._vectors).cell
         cost, device = (CUDA_COST, self._gpu.name) if self._gpu else (CPU_COST, None)
         problem = Problem(request, load, excluded, self._periodic, cell, cost, device)
         self._all_charges = merged
@@ -245,7 +241,7 @@ class DistributedSolver:
                     )
                 vectors = self._vectors
                 if box_vectors is not None:
-                    vectors = self._checked_vectors(box_vectors)
+                    vectors = check_cell_vectors(box_vectors, self._boundary)
                 number = len(charges) if ids is None else np.size(ids)
                 if not number and not np.size(positions):
                     return np.empty((0, 3)), vectors, _ids(ids, 0)
@@ -264,7 +260,7 @@ class DistributedSolver:
             def begin():
                 checked = check()
                 if self._gpu is not None and self._stages is not None:
-                    boxes = self._kept_boxes(self._frame(checked[1])[1]) if stays else None
+                    boxes = self._kept_boxes(self._frame(checked[1]).cell) if stays else None
                     self._stages.begin(checked[0], boxes.width if boxes else None)
                 return checked
 
@@ -272,8 +268,9 @@ class DistributedSolver:
             route = self._route(numbers)
             if route:
                 x = route.to_homes(x)
-            axes, cell = self._frame(vectors)
-            if self._boundary.is_partial:
+            frame = self._frame(vectors)
+            axes, cell = frame.axes, frame.cell
+            if not frame.is_users:
                 x = turn(x, axes)
             if not stays:
                 x = np.ascontiguousarray(x)
@@ -293,7 +290,7 @@ class DistributedSolver:
             if faults:
                 agree(comm, lambda: self._refuse_coincidence(potentials, route))
             energy, work = 0.5 * twice_energy, found.work
-            if self._boundary.is_partial:
+            if not frame.is_users:
                 fields, forces = turn(fields, axes.T), turn(forces, axes.T)
             if route:
                 rows = route.from_homes(np.column_stack([potentials, fields, forces]))
@@ -417,25 +414,9 @@ class DistributedSolver:
         if len(positions):
             check_extent(positions, len(positions))
 
-    def _checked_vectors(self, box_vectors) -> np.ndarray | None:
-        if self._boundary.is_open:
-            if box_vectors is not None:
-                raise ValueError("`box_vectors` must be None with `boundary='open'`")
-            return None
-        if box_vectors is None:
-            raise ValueError(
-                f"`box_vectors` must be given with `boundary={self._boundary.name!r}`: "
-                "use `boundary='open'` for free space"
-            )
-        return check_box_vectors(box_vectors, boundary=self._boundary)
-
-    def _frame(self, vectors: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Axes and cell that the solver computes with, see :class:`Frame`."""
-        cell = self._boundary.cell(vectors)
-        if not self._boundary.is_partial:
-            return np.eye(3), cell
-        frame = Frame.from_cell(cell)
-        return frame.axes, frame.cell
+    def _frame(self, vectors: np.ndarray | None) -> Frame:
+        """The coordinates that a cell is computed in."""
+        return Frame.from_cell(self._boundary.cell(vectors))
 
     def _highest(self, value: float) -> float:
         return max(self._comm.allgather(float(value)))

@@ -320,16 +320,7 @@ class Definition:
             self._restructure()
 
     def set_boundary(self, boundary: Boundary) -> None:
-        if not boundary.fills_space and self.options.grid is not None:
-            where = (
-                "without periodic boundary conditions"
-                if boundary.is_open
-                else f"with `boundary={boundary.name!r}`"
-            )
-            raise ValueError(
-                f"`grid` must be None {where}, where the boxes follow the particles, "
-                f"got {self.options.grid}"
-            )
+        self.options.check_boundary(boundary)
         self.options.term(boundary)
         if boundary != self.boundary:
             self.boundary = boundary

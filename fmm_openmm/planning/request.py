@@ -8,6 +8,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import counts_matrix
 from fmm_openmm.checks import check_choice
 from fmm_openmm.display import html_table
@@ -228,6 +229,18 @@ class SolverOptions:
             raise ValueError(
                 f"`tolerance` must be at least {SINGLE_FLOOR:g} in single precision, got "
                 f"{self.tolerance!r}: ask for `precision='double'`"
+            )
+
+    def check_boundary(self, boundary: Boundary) -> None:
+        """Refuse a grid where boxes follow the particles.
+
+        Raises:
+            ValueError: a grid was given, and cell and images do not fill space.
+        """
+        if self.grid is not None and not boundary.fills_space:
+            raise ValueError(
+                f"`grid` must be None with `boundary={boundary.name!r}`, where it is chosen for "
+                f"the particles, got {self.grid!r}"
             )
 
 
