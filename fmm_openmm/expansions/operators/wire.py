@@ -23,6 +23,7 @@ doi:10.1016/S0065-3276(08)60558-4; the finite part: DLMF, https://dlmf.nist.gov/
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import digamma, gammaln, zeta
@@ -134,29 +135,26 @@ def _distant_images(
     """The sum over ``|n| > summed``, shape (terms, points), at points of shape (m, 3)."""
     nearest = (summed + 1) * period
     inner, outer = _orders(top, accuracy, distance, nearest, summed)
-    degree = np.arange(outer + inner + 1)
-    sizes = np.concatenate(
-        [[-digamma(summed + 1) - np.log(2)], zeta(degree[1:] + 1.0, summed + 1.0)]
-    )
     # distances in units of `nearest` and T in that of S there: nothing overflows
-    sizes = np.where(degree % 2, 0.0, 2 * sizes * (summed + 1.0) ** (degree + 1))
-    along = irregular_norm(outer + inner) * regular(np.array([1.0, 0.0, 0.0]), outer + inner)
     harmonics = regular(x / nearest, inner)
-    matrix = _coefficients(along, sizes, outer, inner)
+    matrix = _coefficients(outer, inner, summed)
     out = np.zeros((term_count(top), len(x)))
     scale = nearest ** -(degrees(outer) + 1.0)
     out[: len(matrix)] = scale[:, None] * (matrix @ harmonics)
     return out
 
 
-def _coefficients(along: np.ndarray, sizes: np.ndarray, outer: int, inner: int) -> np.ndarray:
+@lru_cache(maxsize=4)
+def _coefficients(outer: int, inner: int, summed: int) -> np.ndarray:
     """The matrix that takes regular harmonics to the terms of the sum over j and k, shape
-    (terms up to outer, terms up to inner).
-
-    Args:
-        along: S at e_x by term, up to degree outer + inner.
-        sizes: the other factor of Z by degree.
-    """
+    (terms up to outer, terms up to inner), in units of the distance of the nearest image that is
+    not ``summed``. It is kept for the strained cells of one virial."""
+    degree = np.arange(outer + inner + 1)
+    sizes = np.concatenate(
+        [[-digamma(summed + 1) - np.log(2)], zeta(degree[1:] + 1.0, summed + 1.0)]
+    )
+    sizes = np.where(degree % 2, 0.0, 2 * sizes * (summed + 1.0) ** (degree + 1))
+    along = irregular_norm(outer + inner) * regular(np.array([1.0, 0.0, 0.0]), outer + inner)
     l, j = degrees(outer), degrees(inner)
     m, k = (np.arange(len(each)) - each * each - each for each in (l, j))
     rows = np.flatnonzero(m >= 0)
@@ -178,6 +176,7 @@ def _coefficients(along: np.ndarray, sizes: np.ndarray, outer: int, inner: int) 
         np.broadcast_to(imaginary, value.shape),
     )
     np.add.at(matrix, (at[both], source[both]), (-np.sign(k) * value)[both])
+    matrix.setflags(write=False)
     return matrix
 
 
