@@ -152,17 +152,12 @@ def turn(expansions: np.ndarray, angle: float) -> np.ndarray:
 
 def exchanged(expansions: np.ndarray, transposed: bool = False) -> np.ndarray:
     """J, or its transpose, of every expansion."""
-    blocks = exchange(order_of(expansions))
-    return np.concatenate(
-        [
-            np.tensordot(
-                (block.T if transposed else block).astype(expansions.dtype),
-                expansions[l * l : (l + 1) ** 2],
-                1,
-            )
-            for l, block in enumerate(blocks)
-        ]
-    )
+    columns = expansions.reshape(len(expansions), -1)
+    blocks = [
+        (block.T if transposed else block).astype(expansions.dtype) @ columns[l * l : (l + 1) ** 2]
+        for l, block in enumerate(exchange(order_of(expansions)))
+    ]
+    return np.concatenate(blocks).reshape(expansions.shape)
 
 
 @dataclass(frozen=True)
@@ -203,11 +198,14 @@ class Rotation:
 def _along_z(expansions: np.ndarray, matrix) -> np.ndarray:
     """``sum_j matrix(m)[l, j] X_jm`` of every expansion, l and j from |m| on."""
     order = order_of(expansions)
-    out = np.empty_like(expansions)
-    for m in range(-order, order + 1):
-        rows = [term(l, m) for l in range(abs(m), order + 1)]
-        out[rows] = np.tensordot(matrix(abs(m)).astype(expansions.dtype), expansions[rows], 1)
-    return out
+    columns = expansions.reshape(len(expansions), -1)
+    out = np.empty_like(columns)
+    for m in range(order + 1):
+        own = matrix(m).astype(expansions.dtype)
+        for signed in {m, -m}:
+            rows = [term(l, signed) for l in range(m, order + 1)]
+            out[rows] = own @ columns[rows]
+    return out.reshape(expansions.shape)
 
 
 def m2m_along_z(r: float, order: int, m: int) -> np.ndarray:
@@ -218,13 +216,11 @@ def m2m_along_z(r: float, order: int, m: int) -> np.ndarray:
 
 def m2l_along_z(r: float, order: int, m: int) -> np.ndarray:
     """``A(r z)_lm,jm`` for l, j from m to ``order``."""
-    l = range(m, order + 1)
-    return np.array(
-        [
-            [(-1.0) ** (i + m) * (2 if m else 1) * factorial(i + j) / r ** (i + j + 1) for j in l]
-            for i in l
-        ]
-    )
+    degree = np.arange(m, order + 1)
+    total = np.add.outer(degree, degree)
+    factorials = np.array([float(factorial(n)) for n in range(2 * order + 1)])
+    sign = (-1.0) ** (degree + m) * (2 if m else 1)
+    return sign[:, None] * factorials[total] / r ** (total + 1.0)
 
 
 # The operators

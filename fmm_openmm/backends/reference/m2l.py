@@ -21,9 +21,9 @@ def m2l(
         local.copy(),
     )
     offsets, rows = octree.offsets
-    for row, offset in enumerate(offsets):
-        has_offset = np.array([row in own for own in rows])
-        targets = np.flatnonzero(has_offset[parity])
+    has_offset = np.array([np.isin(np.arange(len(offsets)), own) for own in rows])
+    for has_it, offset in zip(has_offset.T, offsets, strict=True):
+        targets = np.flatnonzero(has_it[parity])
         sources = lattice.linear(index[targets] + offset)
         out[targets] += operator.m2l(moments[sources].T, -(offset @ lattice.boxes)).T
     return out
