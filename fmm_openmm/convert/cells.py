@@ -6,12 +6,13 @@ Rows a, b, c of a reduced cell satisfy ``a = (ax, 0, 0)``, ``b = (bx, by, 0)``, 
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from fmm_openmm.boundary import PERIODIC, Boundary
 from fmm_openmm.box import check_reduced
-from fmm_openmm.checks import check_numbers
+from fmm_openmm.checks import MAX_COORDINATE, check_numbers
 
 NO_CELL = (0.1 * np.eye(3)).ravel().tolist()
 """Cell that CRYST1 holds in a PDB file of a system that is not a crystal, nm."""
@@ -66,8 +67,11 @@ def reduce_box(box_vectors, boundary: Boundary) -> np.ndarray:
     """
     box = check_numbers(box_vectors, "nanometer", "box_vectors")
     if box.shape == (3, 3):
-        (ax, ay, az), (_, by, bz), (_, _, cz) = box.tolist()
+        (ax, ay, az), (bx, by, bz), (cx, cy, cz) = box.tolist()
         if not (ay or az or bz) and min(ax, by, cz) > 0:
+            is_reduced = 2 * max(abs(bx), abs(cx)) <= ax and 2 * abs(cy) <= by
+            if is_reduced and max(ax, by, cz) <= MAX_COORDINATE:
+                return box  # as further checks would show in four times the time
             box = reduced(box, periodic=boundary.periodic)
     return check_reduced(box, "box_vectors", boundary)
 
@@ -79,6 +83,17 @@ def cell_from_lengths(lengths: Sequence[float], angles: Sequence[float]) -> np.n
     Raises:
         ValueError: no cell has these angles.
     """
+    return np.array(
+        [
+            [length * value if value else 0.0 for value in row]
+            for length, row in zip(lengths, _directions(*angles), strict=True)
+        ]
+    )
+
+
+@lru_cache(maxsize=4)
+def _directions(*angles: float) -> list[list[float]]:
+    """Unit vectors along a, b and c, see :func:`cell_from_lengths`; many frames have the same."""
     alpha, beta, gamma = map(math.cos, angles)
     sine = math.sin(angles[2])
     across = (alpha - beta * gamma) / sine if sine else math.inf
@@ -86,12 +101,7 @@ def cell_from_lengths(lengths: Sequence[float], angles: Sequence[float]) -> np.n
     if not height > 0:
         raise ValueError("there is no cell with these angles")
     units = [[1.0, 0.0, 0.0], [gamma, sine, 0.0], [beta, across, math.sqrt(height)]]
-    return np.array(
-        [
-            [length * value if abs(value) >= ROUNDING else 0.0 for value in row]
-            for length, row in zip(lengths, units, strict=True)
-        ]
-    )
+    return [[value if abs(value) >= ROUNDING else 0.0 for value in row] for row in units]
 
 
 def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarray, np.ndarray]:

@@ -10,16 +10,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
 from openmm import app, unit
 
-from fmm_openmm.convert.cells import cell_from_lengths, is_no_cell, standard_orientation
+from fmm_openmm.convert.cells import (
+    NO_CELL,
+    cell_from_lengths,
+    is_no_cell,
+    standard_orientation,
+)
 from fmm_openmm.convert.packages import NM_PER_ANGSTROM, require
 
 CHUNK = 16
 """Number of frames of a file in memory at a time."""
+
+CACHE_BYTES = 2**20
+"""Size of the positions of a DCD file in memory at a time."""
 
 IDENTITY = np.eye(3).tolist()
 
@@ -175,7 +184,12 @@ def _turned_from_lengths(name: str, a: float, b: float, c: float, *angles: float
     degrees."""
     if not (a or b or c):
         return None, None
-    return _turn(cell_from_lengths((a, b, c), [*map(math.radians, angles)]), name)
+    cell = cell_from_lengths((a, b, c), [*map(math.radians, angles)])
+    volume = a * cell.item(1, 1) * cell.item(2, 2)
+    if min(a, b, c) > 2 * NO_CELL[0] and volume > 1e-9 * max(a, b, c) ** 3:
+        cell.flags.writeable = False  # _turn, which takes longer, would not change it
+        return cell, None
+    return _turn(cell, name)
 
 
 def _of_structure(file, stride: int) -> Iterator[Frame]:
@@ -200,8 +214,8 @@ def _of_file(path: Path, particles: int | None, stride: int) -> Iterator[Frame]:
         try:
             if chunks is None:
                 particles = particles or _count_particles(mdtraj, path)
-                atoms = _nameless_atoms(mdtraj, particles)
-                chunks = mdtraj.iterload(str(path), chunk=CHUNK, stride=stride, top=atoms)
+                read = _read_dcd if path.suffix.lower() == ".dcd" else _read_chunks
+                chunks = read(mdtraj, path, particles, stride)
             chunk = next(chunks, None)
         except Exception as error:  # the type depends on the format and on the fault
             number = "" if particles is None else f", for {particles} atoms"
@@ -216,6 +230,31 @@ def _of_file(path: Path, particles: int | None, stride: int) -> Iterator[Frame]:
 def _count_particles(mdtraj, path: Path) -> int:
     with mdtraj.open(str(path)) as file:
         return file.read(1)[0].shape[1]
+
+
+def _read_chunks(mdtraj, path: Path, particles: int, stride: int) -> Iterator[Any]:
+    atoms = _nameless_atoms(mdtraj, particles)
+    return mdtraj.iterload(str(path), chunk=CHUNK, stride=stride, top=atoms)
+
+
+def _read_dcd(mdtraj, path: Path, particles: int, stride: int) -> Iterator[Any]:
+    """The same for DCD files, with fewer frames at a time, which stay in the cache of a processor
+    until they are used; for each chunk ``iterload`` takes longer than for three of its frames."""
+    count, number = max(1, min(CHUNK, CACHE_BYTES // (12 * particles))), 0
+    with mdtraj.open(str(path)) as file:
+        while True:
+            positions, lengths, angles = file.read(count * stride, stride)
+            if not len(positions):
+                return
+            if positions.shape[1] != particles:
+                raise ValueError(f"it has {positions.shape[1]}")
+            positions *= NM_PER_ANGSTROM
+            yield SimpleNamespace(
+                xyz=positions,
+                unitcell_lengths=lengths if lengths is None else lengths * NM_PER_ANGSTROM,
+                unitcell_angles=angles,
+                time=stride * np.arange(number, number := number + len(positions)),
+            )
 
 
 def _nameless_atoms(mdtraj, particles: int):

@@ -179,7 +179,8 @@ class FrameSolver:
         known, first = self._present, self._solver.evaluation
         if known is None or known[0] is not box_vectors:
             evaluation = known[1] if known else first.separate()
-            evaluation.planner = shallow_copy(first.planner)
+            if evaluation.planner.choices != first.planner.choices:  # more than scaled since then
+                evaluation.planner = shallow_copy(first.planner)
             known = self._present = box_vectors, evaluation, self.cell(box_vectors)
         return known[1:]
 

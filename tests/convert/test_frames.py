@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from openmm import app, unit
 
-from fmm_openmm.convert.frames import Frame, count_frames, read_frames
+from fmm_openmm.convert.cells import cell_from_lengths
+from fmm_openmm.convert.frames import (
+    Frame,
+    _nameless_atoms,
+    _turn,
+    _turned_from_lengths,
+    count_frames,
+    read_frames,
+)
 from tests.convert.small_water import small_water
 
 BOX = np.array([[2.2, 0.0, 0.0], [0.6, 2.1, 0.0], [-0.5, 0.4, 2.3]])
@@ -72,6 +80,26 @@ def test_files(ending, frames, folder):
         list(read_frames(path, 59))
 
 
+@pytest.mark.parametrize("stride", [1, 3, COUNT + 1])
+@pytest.mark.parametrize("has_cells", [True, False])
+def test_dcd_files_have_the_bits_of_mdtraj(has_cells, stride, frames, tmp_path, monkeypatch):
+    mdtraj = pytest.importorskip("mdtraj")
+    monkeypatch.setattr("fmm_openmm.convert.frames.CACHE_BYTES", 7 * 60 * 12)
+    path, random = str(tmp_path / "run.dcd"), np.random.default_rng(4)
+    with mdtraj.formats.DCDTrajectoryFile(path, "w") as file:
+        cells = random.uniform(20, 70, (COUNT, 3)), random.uniform(70, 110, (COUNT, 3))
+        file.write(10 * frames[0], *(cells if has_cells else ()))
+    atoms = _nameless_atoms(mdtraj, 60)
+    expected = read_frames(mdtraj.iterload(path, chunk=COUNT, stride=stride, top=atoms))
+    for one, other in zip(read_frames(path, 60, stride), expected, strict=True):
+        assert np.array_equal(one.positions, other.positions)
+        assert one.positions.dtype == np.float32 and one.time == other.time
+        if has_cells:
+            assert np.array_equal(one.box_vectors, other.box_vectors)
+        else:
+            assert one.box_vectors is other.box_vectors is None
+
+
 def test_models_of_a_structure(frames, folder):
     check(read_frames(folder / "run.pdb"), frames, box=BOX)
     file = app.PDBFile(str(folder / "run.pdb"))
@@ -109,6 +137,33 @@ def test_iterables(frames):
     bare = list(read_frames(frames[0]))
     assert all(frame.box_vectors is None for frame in bare) and len(bare) == COUNT
     assert (count_frames(pairs), count_frames(iter(pairs))) == (COUNT, None)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "angles"),
+    [
+        ((3.0, 2.5, 2.8), (90.0, 90.0, 90.0)),
+        ((3.0, 2.5, 2.8), (70.0, 95.0, 110.0)),
+        ((0.1, 0.1, 0.1), (90.0, 90.0, 90.0)),
+        ((0.0, 3.0, 3.0), (90.0, 90.0, 90.0)),
+        ((np.inf, 3.0, 3.0), (90.0, 90.0, 90.0)),
+        ((3.0, -2.5, 2.8), (90.0, 90.0, 90.0)),
+        ((3.0, 3.0, 3.0), (60.0, 60.0, 119.9999999)),
+    ],
+)
+def test_cells_of_lengths_need_not_be_turned(lengths, angles):
+    """They are as after all checks, whose errors they have."""
+
+    def outcome(make):
+        try:
+            return [None if array is None else array.tolist() for array in make()]
+        except ValueError as error:
+            return str(error)
+
+    def turned():
+        return _turn(cell_from_lengths(lengths, np.radians(angles).tolist()), "box")
+
+    assert outcome(lambda: _turned_from_lengths("box", *lengths, *angles)) == outcome(turned)
 
 
 def test_files_that_are_not_there(tmp_path):
