@@ -318,7 +318,7 @@ def like(result: "CoulombResult | ChargeSetsResult", positions):
         return result
     xp = sys.modules["cupy"]  # whose array it is
     arrays = {
-        field.name: xp.atleast_1d(xp.asarray(value))
+        field.name: xp.full(1, value) if isinstance(value, float) else xp.asarray(value)
         for field in fields(result)
         if field.name != "volume"
         and (value := getattr(result, field.name)) is not None

@@ -11,6 +11,8 @@
 //   keep_copies     makes those for this rank, in place, while the others are on their way, and
 //                   enters them into the lists. A thread per particle
 //   place_copies    enters those from other ranks into the lists. A thread per place of a copy
+//   clear_totals    clears the sums of results from other ranks, with the priority of its stream,
+//                   which a memset in a graph does not have. A thread per particle
 //   gather_copies   results of other ranks' copies from their parts in the rank's boxes, to be
 //                   returned. A thread per place
 //   add_returned    adds the results from another rank to those from others. A thread per place of
@@ -28,11 +30,16 @@
 // Sets of ranks are masks of 32 bits. Ranks are numbered by their distance from this one,
 // cyclically. There is room for a number of copies for each; those with a part in its boxes come
 // first, and are in the order of the particles. Numbers of copies may exceed the room: the host,
-// which learns them after the evaluation, then makes more and repeats it. Bound by memory latency.
+// which learns this after the evaluation, then makes more and repeats it. Bound by memory latency.
+//
+// Positions may be elsewhere at each evaluation: mark_particles leaves their address to the kernels
+// after it, whose arguments never change.
 #include "common/grid_sums.cuh"
 #include "common/part_results.cuh"
 #include "common/reduce.cuh"
 #include "common/tag.cuh"
+
+typedef const POSITION* Positions;  // (n, 3)
 
 // Room for the copies of one rank, with the first place in arrays for all ranks: of copies from it
 // and for it, and of the results that it returns.
@@ -70,14 +77,13 @@ __device__ __forceinline__ Located locate(int i, const POSITION* __restrict__ po
     return at;
 }
 
-extern "C" __global__ void mark_particles(int n,
-                                          const POSITION* __restrict__ positions /* (n, 3) */,
-                                          const real* __restrict__ charges /* (n) */,
-                                          const Parameters* __restrict__ parameters,
-                                          const BoxRanks* __restrict__ ranks /* (BOXES) */,
-                                          unsigned* __restrict__ owners /* (n) */,
-                                          unsigned* __restrict__ wanted /* (n) */) {
+extern "C" __global__ void mark_particles(
+    int n, const POSITION* __restrict__ positions /* (n, 3) */,
+    const real* __restrict__ charges /* (n) */, const Parameters* __restrict__ parameters,
+    const BoxRanks* __restrict__ ranks /* (BOXES) */, unsigned* __restrict__ owners /* (n) */,
+    unsigned* __restrict__ wanted /* (n) */, Positions* __restrict__ address /* (1) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i == 0) *address = positions;
     if (i >= n) return;
     real4 fraction;
     const Located at = locate(i, positions, charges[i], parameters, fraction);
@@ -148,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(SUM_BLOCK)
     sum_lists(int n /* a multiple of 4 */,
               int4* listed /* (n / 4): replaced by the sums, within a chunk, up to each */,
               int* before /* (chunks): sums of the chunks before each */,
-              int* ticket /* (1), 0 */) {
+              int* ticket /* (1): zero, before and after */) {
     __shared__ bool last;
     const int k = blockIdx.x * SUM_BLOCK + threadIdx.x;
     int4 v = {0, 0, 0, 0};
@@ -165,6 +171,7 @@ extern "C" __global__ void __launch_bounds__(SUM_BLOCK)
     }
     __syncthreads();
     if (!last) return;
+    if (threadIdx.x == 0) *ticket = 0;
     int sum = 0;
     for (int first = 0; first < gridDim.x; first += SUM_BLOCK) {
         const int chunk = first + threadIdx.x;
@@ -234,7 +241,7 @@ struct Given {
 
 extern "C" __global__ void send_copies(
     int n, int first /* number of particle 0 among all */,
-    const POSITION* __restrict__ positions /* (n, 3) */, const real* __restrict__ charges /* (n) */,
+    const Positions* __restrict__ address /* (1) */, const real* __restrict__ charges /* (n) */,
     const int* __restrict__ pattern /* (n) */, const Parameters* __restrict__ parameters,
     const unsigned* __restrict__ owners /* (n) */, const unsigned* __restrict__ wanted /* (n) */,
     const int* __restrict__ listed /* (2 RANKS, warps) */, const int* __restrict__ before,
@@ -250,7 +257,7 @@ extern "C" __global__ void send_copies(
                           lists.first((2 * i + 1) * lists.warps) - begin};
         if (i == 0) number[0] = sent_number[0];
     }
-    const Given given = {first, positions, charges, pattern, parameters};
+    const Given given = {first, *address, charges, pattern, parameters};
     for_each_list(i < n ? owners[i] : 0, i < n ? wanted[i] : 0, [&](int list, unsigned lanes) {
         if (list < 2 || !(lanes >> threadIdx.x % 32 & 1)) return;
         const Room free = rooms[list / 2];
@@ -261,7 +268,7 @@ extern "C" __global__ void send_copies(
 
 extern "C" __global__ void keep_copies(
     int n, int first /* number of particle 0 among all */,
-    const POSITION* __restrict__ positions /* (n, 3) */, const real* __restrict__ charges /* (n) */,
+    const Positions* __restrict__ address /* (1) */, const real* __restrict__ charges /* (n) */,
     const int* __restrict__ pattern /* (n) */, const Parameters* __restrict__ parameters,
     const unsigned* __restrict__ owners /* (n) */, const unsigned* __restrict__ wanted /* (n) */,
     const int* __restrict__ listed /* (2 RANKS, warps) */, const int* __restrict__ before,
@@ -277,7 +284,7 @@ extern "C" __global__ void keep_copies(
     const int k = lists.place(is_own ? 0 : 1, i, is_own ? own : lanes);
     const Room free = rooms[0];
     if (k >= free.to_room) return;
-    const Given given = {first, positions, charges, pattern, parameters};
+    const Given given = {first, *address, charges, pattern, parameters};
     const Places places = {copy_of, {room, count, arrived, next}};
     const Located at = given.copy(i, is_own, {located, fraction, tag}, free.to + k);
     places.enter(free.to + k, first + i, at);
@@ -294,6 +301,11 @@ extern "C" __global__ void place_copies(
     if (i >= n || !is_copy(i, rooms, number, distance)) return;
     const Places places = {copy_of, {n, count, arrived, next}};
     places.enter(i, tag[i].number(), located[i]);
+}
+
+extern "C" __global__ void clear_totals(int n, real4* totals /* (n) */) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) totals[i] = {0, 0, 0, 0};
 }
 
 extern "C" __global__ void gather_copies(
@@ -329,6 +341,7 @@ extern "C" __global__ void add_returned(int distance, int first,
 extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
     finish(int n, int first /* number of particle 0 among all */,
            const Room* __restrict__ rooms /* (RANKS) */,
+           const Number* __restrict__ sent_number /* (RANKS) */,
            const Number* __restrict__ number /* (RANKS) */, const int* __restrict__ copy_of /* (all) */,
            const Tag* __restrict__ tag /* of copies */, int room, const Located* __restrict__ located,
            const real4* __restrict__ fraction, const int* __restrict__ place,
@@ -340,17 +353,20 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
            const double* __restrict__ largest /* (1): potential, in charges per box width */,
            real* __restrict__ potentials /* (n) */, real* __restrict__ fields /* (n, 3) */,
            real* __restrict__ forces /* (n, 3) */, double* partial /* (blocks, 5) */,
-           int* ticket /* (1), zeroed */,
-           double* __restrict__ sums /* (5): q^2 E^2, q^2 |E|^3, charges and particles without
-                                        result, q Phi */) {
+           int* ticket /* (1), zero */,
+           double* __restrict__ sums /* (6): q^2 E^2, q^2 |E|^3, charges and particles without
+                                        result, q Phi; number of ranks for whose copies there was no
+                                        room */) {
     const PartResults parts =
         results_of_parts(room, located, fraction, place, far, near, parameters, start, share);
     const int copies = min(number[0].all, rooms[0].from_room);
     double own[5] = {0, 0, 0, 0, 0};
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-        real4 total = totals[i];
         const int copy = copy_of[first + i];  // or of an earlier evaluation
-        if (copy < copies && tag[copy].number() == first + i && tag[copy].is_own()) {
+        const bool here = copy < copies && tag[copy].number() == first + i && tag[copy].is_own();
+        real4 total = {0, 0, 0, 0};
+        if (RANKS > 1 && (SMOOTHED || !here)) total = totals[i];
+        if (here) {
             const real4 here = result_of(copy, parts).sum;
             total = {total.x + here.x, total.y + here.y, total.z + here.z, total.w + here.w};
         }
@@ -378,4 +394,9 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
     }
     if (!sum_over_grid<256>(own, partial, ticket)) return;
     for (int k = 0; k < 5; k++) sums[k] = own[k];
+    int lacking = 0;
+    for (int s = 0; s < RANKS; s++)
+        lacking += sent_number[s].all > rooms[s].to_room ||
+                   (s > 0 && sent_number[s].own > rooms[s].back_room);
+    sums[5] = lacking;
 }

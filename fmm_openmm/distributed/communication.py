@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fmm_openmm.arrays import to_host
 from fmm_openmm.errors import UnsupportedError
 
 Value = TypeVar("Value")
@@ -102,6 +103,14 @@ def shared_fate(comm) -> Iterator[None]:
         time.sleep(FORWARDING)
         comm.Abort(1)
         os._exit(1)  # Abort may return before the process ends
+
+
+def summed(comm, values) -> list[float]:
+    """Sums of numbers over the ranks, shape (k,), bit for bit the same on all of them."""
+    mine = to_host(values)
+    found = np.empty((comm.size, len(mine)))
+    comm.Allgather(mine, found)
+    return found.sum(0).tolist()
 
 
 def exchange(comm, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -22,6 +22,7 @@ from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends.cpu.sort import number_boxes
 from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.pipeline.ranks import (
+    ADD,
     CONVOLVE,
     EXPANDING,
     FINISH,
@@ -38,6 +39,7 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
 )
 from fmm_openmm.backends.cuda.program import SETUP, Device, Program, Share
 from fmm_openmm.box import index_grid
+from fmm_openmm.distributed.communication import summed
 from fmm_openmm.distributed.patterns import Patterns
 from fmm_openmm.distributed.sharing import BoxShares, PlaneShares, even_ranges, layer_size
 from fmm_openmm.distributed.stages import Links, RankResults
@@ -58,8 +60,9 @@ class Gpu(Protocol):
     def facts(self) -> Device: ...
     def active(self) -> AbstractContextManager: ...
     def made(self, program: Program, given: dict[str, Any]) -> Any: ...
+    def kernel(self, run: Any, stage: str, *names: str) -> Callable[..., None]: ...
+    def repeated(self, run: Any, queue: Callable[[], None]) -> Callable[[], None]: ...
     def exchange(self, rank: int, *pairs: tuple[list, list]) -> None: ...
-    def read(self, array: Any) -> Callable[[], np.ndarray]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +120,6 @@ class CopyRooms:
         begins, ends = np.moveaxis(np.array(rows, np.int32), 2, 0)
         return np.stack([begins, ends - begins], 2).reshape(len(rows), 6)
 
-    def hold(self, numbers: np.ndarray) -> bool:
-        """Whether there is room for so many copies that this rank sends."""
-        return bool((numbers <= self.sent).all())
-
     def _of_others(self, numbers: np.ndarray) -> np.ndarray:
         return np.where(np.arange(len(numbers)) == self.order[0], 0, numbers)
 
@@ -168,8 +167,11 @@ class GpuStages:
         self._reaches_far = any(comm.allgather(bool((links.rank != comm.rank).any())))
         self._charges = charges
         self._width: float | None = None  # of the boxes that "parameters" holds
+        self._largest: float | None = None  # potential that "largest" holds
         self._run: Any = None
-        self._marked: Any = None  # positions whose particles are marked
+        self._mark: Any = None
+        self._finish: Any = None
+        self._begun: Any = None  # positions whose evaluation has begun
 
     @property
     def given_charges(self):
@@ -189,65 +191,70 @@ class GpuStages:
             positions: what the next :meth:`compute` gets, if the ranks agree.
             width: its box width, if that is known.
         """
-        self._marked = None
+        self._begun = None
         if self._run is not None and width is not None and width == self._width:
             with self._gpu.active():
-                self._mark(positions)
+                self._begin(positions)
 
-    def _mark(self, positions) -> None:
-        """Find the ranks that need the particles, at positions on the device."""
-        self._run.replace({"positions": positions}, MARK, SEND, KEEP)
-        self._run.queue(MARK)
-        self._marked = positions
+    def _begin(self, positions) -> None:
+        """Queue what needs no other rank, at positions on the device: find the ranks that need the
+        particles, and make copies for them unless other ranks have partners of the particles."""
+        self._mark(positions)
+        if not self._reaches_far:
+            self._repeat(self._send)
+        self._begun = positions
+
+    def _repeat(self, queue: Callable[[], None]) -> None:
+        """Queue what a method queues, from the second time on by one launch."""
+        name = queue.__name__
+        if name in self._repeated:
+            self._repeated[name]()
+        else:
+            self._repeated[name] = self._gpu.repeated(self._run, queue)
+
+    def _send(self) -> None:
+        """Make the copies for other ranks."""
+        self._run.queue(SEND)
 
     def compute(self, positions, width: float, largest: float, virial: bool) -> RankResults:
         """The results at the particles of this rank, on the host, float64, or on the device, as the
-        positions are; the sums are on the device. See
-        :meth:`fmm_openmm.distributed.stages.DistributedStages.compute`."""
+        positions are. See :meth:`fmm_openmm.distributed.stages.DistributedStages.compute`."""
+        xp, n = self._gpu.arrays, len(positions)
         with self._gpu.active():
             if self._run is None:
-                self._begin(to_host(positions), width)
+                self._prepare(to_host(positions), width)
             if width != self._width:
                 self._fill("parameters", parameter_block(self.lattice, width))
                 if self._width is None:
                     self._run.queue(SETUP)
                 self._width = width
-            x = self._gpu.arrays.ascontiguousarray(self._gpu.arrays.asarray(positions), np.float64)
+            x = xp.ascontiguousarray(xp.asarray(positions), np.float64)
             while True:
-                if self._marked is not x:
-                    self._mark(x)
-                self._marked = None
-                numbers = self._evaluate()
-                self._hold_results(len(x))
-                buffers = self._run.buffers
-                buffers["largest"].fill(largest)
-                self._run.queue(FINISH)
-                lacking = self._lacking_room(numbers())  # known long before the sums
-                sums = to_host(buffers["sums"])
-                if lacking is None:
+                if self._begun is not x:
+                    self._begin(x)
+                self._begun = None
+                if largest != self._largest:
+                    self._run.buffers["largest"].fill(largest)
+                    self._largest = largest
+                self._repeat(self._evaluate)
+                dtype = self._run.buffers["charges"].dtype
+                found = [xp.empty(shape, dtype) for shape in (n, (n, 3), (n, 3))]
+                self._finish(*found)
+                *sums, lacking = summed(self._comm, self._run.buffers["sums"])
+                if not lacking:
                     break
-                del buffers  # whose memory the new program may need
-                self._make(lacking, dict(self._run.buffers))
-            found = [buffers[name] for name in RESULTS]
-            self._hold_results(0)
+                del found  # whose memory the new program may need
+                self._make_room()
             if not is_on_device(positions):
                 found = [to_host(each).astype(np.float64) for each in found]
             potentials, fields, forces = found
             return RankResults(potentials, fields, forces, sums)
 
-    def _hold_results(self, particles: int) -> None:
-        """Hold new arrays for the results of so many particles: they are given to the caller, and
-        between evaluations their memory serves others."""
-        xp, dtype = self._gpu.arrays, self._run.buffers["charges"].dtype
-        shapes = (particles,), (particles, 3), (particles, 3)
-        arrays = {name: xp.empty(shape, dtype) for name, shape in zip(RESULTS, shapes, strict=True)}
-        self._run.replace(arrays, FINISH)
-
     def _fill(self, name: str, values) -> None:
         buffer = self._run.buffers[name]
         buffer[...] = self._gpu.arrays.asarray(values.astype(buffer.dtype))
 
-    def _begin(self, positions: np.ndarray, width: float) -> None:
+    def _prepare(self, positions: np.ndarray, width: float) -> None:
         """Share the boxes among the ranks, by the parts in them, and make the program."""
         comm, lattice = self._comm, self.lattice
         smoothing = self._specification.smoothing
@@ -259,6 +266,9 @@ class GpuStages:
         alignment = layer_size(lattice) or 1
         self._shares = BoxShares.balanced(comm, lattice, index, total, alignment)
         self._planes = PlaneShares.of(comm.rank, lattice, self._shares.ranges)
+        if not self._planes.are_boxes:
+            exchanged = self._planes.sent, self._planes.received
+            self._boxes, self._places = (list(map(self._gpu.arrays.asarray, k)) for k in exchanged)
         is_owner = self._shares.owner[:, None] == np.arange(comm.size)
         self._make(np.column_stack([parts @ self._shares.near, parts @ is_owner]), {})
         bits = 1 << np.arange(comm.size, dtype=np.uint32)
@@ -277,6 +287,8 @@ class GpuStages:
             given: buffers of the earlier program, which the new one takes where it has the same.
         """
         self._run, self._sent_copies, rank = None, [], self._comm.rank
+        self._mark = self._finish = None  # which hold buffers
+        self._repeated: dict[str, Callable[[], None]] = {}
         share = self._shares.ranges[rank]
         self._most, self._rooms = numbers, CopyRooms.for_numbers(self._comm, numbers)
         rooms, last = self._rooms, self._rooms.order[-1]
@@ -305,32 +317,32 @@ class GpuStages:
         for name in {"positions", *RESULTS} - kept.keys():  # of which each evaluation has its own
             kept[name] = self._gpu.arrays.empty(0, program.buffers[name].dtype)
         self._run = self._gpu.made(program, kept)
+        self._mark = self._gpu.kernel(self._run, MARK, "positions")
+        self._finish = self._gpu.kernel(self._run, FINISH, *RESULTS)
         self._fill("rooms", rooms.table)
         self._sent_copies = self._copies_to_send()
 
-    def _lacking_room(self, numbers: np.ndarray) -> np.ndarray | None:
-        """The numbers of copies to make room for if a rank has no room for those that it sends, of
-        which this one sends so many; else None."""
-        lacking = np.empty(1, np.int64)
-        self._comm.Allreduce(np.array([not self._rooms.hold(numbers)], np.int64), lacking)
-        return np.maximum(numbers, self._most) if lacking[0] else None
+    def _make_room(self) -> None:
+        """Make the program again, with room for the copies of the last evaluation."""
+        numbers = self._by_rank(to_host(self._run.buffers["sent_number"]))
+        most = np.maximum(np.array(numbers, np.int64), self._most)
+        self._make(most, dict(self._run.buffers))
 
-    def _evaluate(self) -> Callable[[], np.ndarray]:
-        """Evaluate the positions in place, up to the sums over ranks, as far as there is room for
-        copies. Returns what waits for the numbers of those that this rank has to send to each, see
-        :class:`CopyRooms`."""
+    def _evaluate(self) -> None:
+        """Queue an evaluation of the marked particles, up to the sums of results from other ranks,
+        as far as there is room for copies."""
         run = self._run
         if self._reaches_far:
             owners = [run.buffers["owners"][one] for one in self._bounds]
             self._all_gather(owners)
-        run.queue(SEND, KEEP)
-        read = self._gpu.read(run.buffers["sent_number"])
+            run.queue(SEND)
+        run.queue(KEEP)
         self._gpu.exchange(self._comm.rank, *self._sent_copies)
         run.queue(*SUMMING)
         self._expand()
         run.queue(*EXPANDING)
         self._return_results()
-        return lambda: np.array(self._by_rank(read()), np.int64)
+        run.queue(ADD)
 
     def _by_rank(self, rows) -> list:
         """Rows in the order of the copies, in the order of the ranks."""
@@ -377,20 +389,16 @@ class GpuStages:
         of_waves = _blocks(shares.ranges, lines * (waves.stop - waves.start))
         if not shares.are_boxes:
             self._fill_grids()
-        if planes.start < planes.stop:
-            run.queue(FORWARD)
-        rows = lines * (waves.stop - waves.start)
-        local[of_waves[-1].stop : rows * self.lattice.fft_shape[0]] = 0  # planes without boxes
+        run.queue(FORWARD)
         self._transpose([spectrum[one] for one in of_planes], [local[one] for one in of_waves])
-        if waves.start < waves.stop:
-            run.queue(CONVOLVE)
+        run.queue(CONVOLVE)
         self._transpose([spectrum[one] for one in of_waves], [local[one] for one in of_planes])
-        if planes.start < planes.stop:
-            run.queue(INVERSE)
+        run.queue(INVERSE)
         if not shares.are_boxes:
             self._empty_grids()
         if self.lattice.background:
-            self._share_trace()
+            self._all_gather(list(buffers["traces"]))
+            self._gpu.arrays.sum(buffers["traces"], 0, out=buffers["trace"][0])
 
     def _transpose(self, sources: list, targets: list) -> None:
         """Fill ``targets[r]`` with what rank r has in its ``sources`` for this one."""
@@ -398,43 +406,30 @@ class GpuStages:
 
     def _fill_grids(self) -> None:
         """Fill the grids of this rank with the moments of the boxes in its planes."""
-        xp, moments = self._gpu.arrays, self._run.buffers["moments"]
+        moments = self._run.buffers["moments"]
         grids = self._run.buffers["grids"].reshape(len(moments), -1)
-        grids.fill(0)
-        sent = [moments[:, xp.asarray(boxes)] for boxes in self._planes.sent]
-        blocks = self._exchanged(sent, [(len(moments), len(to)) for to in self._planes.received])
-        for places, block in zip(self._planes.received, blocks, strict=True):
-            grids[:, xp.asarray(places)] = block
+        sent = [moments[:, boxes] for boxes in self._boxes]
+        blocks = self._exchanged(sent, [(len(moments), len(to)) for to in self._places])
+        for places, block in zip(self._places, blocks, strict=True):
+            grids[:, places] = block
 
     def _empty_grids(self) -> None:
         """The inverse of :meth:`_fill_grids`, for local expansions."""
-        xp, local = self._gpu.arrays, self._run.buffers["moments"]
+        local = self._run.buffers["moments"]
         grids = self._run.buffers["grids"].reshape(len(local), -1)
-        sent = [grids[:, xp.asarray(places)] for places in self._planes.received]
-        blocks = self._exchanged(sent, [(len(local), len(to)) for to in self._planes.sent])
-        for boxes, block in zip(self._planes.sent, blocks, strict=True):
-            local[:, xp.asarray(boxes)] = block
-
-    def _share_trace(self) -> None:
-        """Add up the trace terms: all but the sum of the second moments are those of one rank."""
-        xp, buffers, rank = self._gpu.arrays, self._run.buffers, self._comm.rank
-        trace, ranks = buffers["trace"], self._comm.size
-        if not self._waves[rank].start == 0 < self._waves[rank].stop:
-            trace.fill(0)
-            trace[0, 6] = buffers["square"].sum()
-        found = xp.empty((ranks, trace.size), trace.dtype)
-        found[rank] = trace.ravel()
-        self._all_gather(list(found))
-        trace[0] = found.sum(0)
+        sent = [grids[:, places] for places in self._places]
+        blocks = self._exchanged(sent, [(len(local), len(to)) for to in self._boxes])
+        for boxes, block in zip(self._boxes, blocks, strict=True):
+            local[:, boxes] = block
 
     def _exchanged(self, sent: list, shapes: list[tuple[int, ...]]) -> list:
         """What each rank sends to this one while this sends ``sent[r]`` to rank r."""
-        found = [self._gpu.arrays.empty(shape, sent[0].dtype) for shape in shapes]
-        self._exchange([self._contiguous(block) for block in sent], found)
+        xp, rank = self._gpu.arrays, self._comm.rank
+        sent = [xp.ascontiguousarray(block) for block in sent]
+        found = [xp.empty(shape, sent[0].dtype) for shape in shapes]
+        found[rank] = sent[rank]
+        self._exchange(sent, found)
         return found
-
-    def _contiguous(self, array):
-        return self._gpu.arrays.ascontiguousarray(array)
 
 
 def _blocks(ranges: list[slice], size: int) -> list[slice]:

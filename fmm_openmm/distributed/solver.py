@@ -116,6 +116,7 @@ class DistributedSolver:
                 return {_SAME["options"]: options, _SAME["box_vectors"]: _bytes(self._vectors)}
 
             request, self._charges, self._ids, pairs = agree(comm, check, common)
+            self._own_frame = self._frame(self._vectors)
             self._periodic = bool(exclusions_periodic) and not self._boundary.is_open
             self._gpu: Any = None if backend == "cpu" else connected_gpu(comm)
             everything = self._comm.gather((self._charges, self._ids, pairs))
@@ -144,7 +145,7 @@ class DistributedSolver:
         ids = np.arange(len(merged)) if given[0] is None else np.concatenate(given)
         excluded = _numbered(np.concatenate(pairs), ids)
         load = Load.from_charges(merged, excluded)
-        cell = self._frame(self._vectors).cell
+        cell = self._own_frame.cell
         cost, device = (CUDA_COST, self._gpu.name) if self._gpu else (CPU_COST, None)
         problem = Problem(request, load, excluded, self._periodic, cell, cost, device)
         self._all_charges = merged
@@ -239,15 +240,18 @@ class DistributedSolver:
                     raise UnsupportedError(
                         "`virial` is not computed with ranks on GPUs: use `backend='cpu'`"
                     )
-                vectors = self._vectors
+                vectors, frame = self._vectors, self._own_frame
                 if box_vectors is not None:
                     vectors = check_cell_vectors(box_vectors, self._boundary)
+                    frame = self._frame(vectors)
                 number = len(charges) if ids is None else np.size(ids)
                 if not number and not np.size(positions):
-                    return np.empty((0, 3)), vectors, _ids(ids, 0)
+                    none = (self._gpu.arrays if stays else np).empty((0, 3))
+                    return none, vectors, frame, _ids(ids, 0)
                 if stays:
-                    return self._checked_on_device(positions), vectors, None
-                return check_positions(to_host(positions), number), vectors, _ids(ids, number)
+                    return self._checked_on_device(positions), vectors, frame, None
+                x = check_positions(to_host(positions), number)
+                return x, vectors, frame, _ids(ids, number)
 
             def common(checked) -> dict:
                 return {
@@ -260,15 +264,14 @@ class DistributedSolver:
             def begin():
                 checked = check()
                 if self._gpu is not None and self._stages is not None:
-                    boxes = self._kept_boxes(self._frame(checked[1]).cell) if stays else None
+                    boxes = self._kept_boxes(checked[2].cell) if stays else None
                     self._stages.begin(checked[0], boxes.width if boxes else None)
                 return checked
 
-            x, vectors, numbers = agree(comm, begin, common)
+            x, _, frame, numbers = agree(comm, begin, common)
             route = self._route(numbers)
             if route:
                 x = route.to_homes(x)
-            frame = self._frame(vectors)
             axes, cell = frame.axes, frame.cell
             if not frame.is_users:
                 x = turn(x, axes)
@@ -280,7 +283,7 @@ class DistributedSolver:
                 if isinstance(boxes, Region):
                     limit, relative = largest_potential(width), _moved(x, -boxes.origin)
                 found = self._stages.compute(relative, width, limit * self._largest, virial)
-                squares, cubes, faults, undefined, twice_energy = self._summed(found.sums)
+                squares, cubes, faults, undefined, twice_energy = found.sums
                 if undefined and stays:
                     agree(comm, lambda: self._check_extent(x))
                 if self._suffices(squares, cubes):
@@ -305,8 +308,8 @@ class DistributedSolver:
 
     def _kept_boxes(self, cell: np.ndarray) -> Boxes | None:
         """The boxes of the last evaluation, if they suit all positions in a cell."""
-        kept = self._boundary.fills_space and np.array_equal(cell, self._cell)
-        return self._boxes if kept else None
+        same = cell is self._cell or np.array_equal(cell, self._cell)
+        return self._boxes if same and self._boundary.fills_space else None
 
     def _planned(self, x: np.ndarray, cell: np.ndarray) -> Boxes:
         """The boxes, with the stages made for them."""
@@ -355,13 +358,6 @@ class DistributedSolver:
         from fmm_openmm.distributed.gpu_stages import GpuStages
 
         return agree(comm, lambda: GpuStages(comm, specification, charges, links, gpu))
-
-    def _summed(self, values) -> list[float]:
-        """Sums of numbers over the ranks, bit for bit the same on all of them."""
-        mine = to_host(values)
-        found = np.empty((self._comm.size, len(mine)))
-        self._comm.Allgather(mine, found)
-        return found.sum(0).tolist()
 
     def _suffices(self, squares: float, cubes: float) -> bool:
         """Whether the parameters suit the fields, given their sums; if not, the next plan has other

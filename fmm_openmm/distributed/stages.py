@@ -36,7 +36,7 @@ from fmm_openmm.backends.cpu.share import (
 )
 from fmm_openmm.backends.cpu.sort import number_boxes
 from fmm_openmm.backends.cpu.threads import kernels_in
-from fmm_openmm.distributed.communication import exchange, exchange_rows
+from fmm_openmm.distributed.communication import exchange, exchange_rows, summed
 from fmm_openmm.distributed.sharing import BoxShares, even_ranges
 from fmm_openmm.driver import evaluate
 from fmm_openmm.expansions.error import force_sums
@@ -89,7 +89,7 @@ class RankResults:
         potentials: shape (n,), kJ/mol/e; NaN where undefined, as fields are.
         fields: shape (n, 3), kJ/mol/nm/e.
         forces: shape (n, 3), kJ/mol/nm; 0 where undefined.
-        sums: over the particles, shape (5,): q^2 E^2 and q^2 |E|^3 as of
+        sums: over the particles of all ranks, five numbers: q^2 E^2 and q^2 |E|^3 as of
             :func:`fmm_openmm.expansions.error.force_sums`, the numbers of charges and of particles
             whose potential is undefined, and twice the energy.
         work: traceless part of the virial of all ranks, in units of the box width, if computed.
@@ -98,7 +98,7 @@ class RankResults:
     potentials: Any
     fields: Any
     forces: Any
-    sums: Any
+    sums: list[float]
     work: np.ndarray | None = None
 
 
@@ -148,7 +148,7 @@ class DistributedStages(CpuStages):
         sums = np.array([squares, cubes, *faults, inner(charges, potentials)])
         forces = charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
-        return RankResults(potentials, fields, forces, sums, work)
+        return RankResults(potentials, fields, forces, summed(self._comm, sums), work)
 
     def evaluate(self, positions, width):
         """Potentials (n,) and fields (n, 3) at the particles of this rank, see

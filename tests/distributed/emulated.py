@@ -17,10 +17,7 @@ class EmulatedRun:
     def __init__(self, program: Program, given: dict[str, np.ndarray], folder: Path):
         self._emulator = Emulator(program, folder)
         self.buffers = self._emulator.buffers
-        self.replace(given)
-
-    def replace(self, buffers: dict[str, np.ndarray], *stages: str) -> None:
-        for name, array in buffers.items():
+        for name, array in given.items():
             if len(array):
                 self.buffers[name][...] = array
 
@@ -39,8 +36,19 @@ class EmulatedGpu:
     def made(self, program: Program, given: dict[str, np.ndarray]) -> EmulatedRun:
         return EmulatedRun(program, given, self._folder)
 
-    def read(self, array: np.ndarray) -> Callable[[], np.ndarray]:
-        return array.copy
+    def kernel(self, run: EmulatedRun, stage: str, *names: str) -> Callable[..., None]:
+        def queue(*arrays: np.ndarray) -> None:
+            for name, array in zip(names, arrays, strict=True):
+                run.buffers[name][...] = array
+            run.queue(stage)
+            for name, array in zip(names, arrays, strict=True):
+                array[...] = run.buffers[name]
+
+        return queue
+
+    def repeated(self, run: EmulatedRun, queue: Callable[[], None]) -> Callable[[], None]:
+        queue()
+        return queue
 
     def exchange(self, rank: int, *pairs: tuple[list, list]) -> None:
         for outgoing, incoming in pairs:

@@ -6,6 +6,7 @@ from fmm_openmm.backends.cuda.pipeline.builder import TRACE_SIDE, Builder
 from fmm_openmm.backends.cuda.pipeline.fft import Fourier
 from fmm_openmm.backends.cuda.pipeline.setup_tables import mirrored, operator_shape
 from fmm_openmm.backends.cuda.pipeline.virial import lattice_work
+from fmm_openmm.backends.cuda.program import At
 from fmm_openmm.errors import UnsupportedError
 
 TRACE_TERMS = 7
@@ -42,14 +43,13 @@ def transform_moments(b: Builder) -> Fourier:
     return fourier
 
 
-def trace(b: Builder, spectrum: str, waves: int, queues: bool = True) -> None:
-    """Add the buffer of the trace term's sums, and queue the sums unless another rank has them.
-    Records the event "traced".
+def trace(b: Builder, spectrum: str, waves: int, target: At | str = "trace") -> None:
+    """Add the buffer of the trace term's sums, and queue the sums. Records the event "traced".
 
     Args:
         spectrum: spectrum of the moments; wave vector 0 comes first.
-        waves: number of wave vectors of each term in it.
-        queues: whether this program computes the sums.
+        waves: number of wave vectors of each term in it; 0 where another rank has wave vector 0.
+        target: where the sums go.
     """
     if b.lattice.background == 0.0:
         b.table("trace", np.zeros((b.sets, TRACE_TERMS)), np.float64)
@@ -57,15 +57,12 @@ def trace(b: Builder, spectrum: str, waves: int, queues: bool = True) -> None:
         return
     b.stage("lattice", "trace", trace=0)
     b.buffer("trace", (b.sets, TRACE_TERMS), np.float64)
-    if not queues:
-        b.record("traced")
-        return
     b.record("transformed")
     b.wait("transformed", TRACE_SIDE)
     squares = np.int32(b.program.buffers["square"].shape[-1])
     b.launch(
         "trace", b.sets, 1024, spectrum, np.int32(waves), "square", squares, "background",
-        "trace", stream=TRACE_SIDE,
+        target, stream=TRACE_SIDE,
     )  # fmt: skip
     b.record("traced", TRACE_SIDE)
 

@@ -13,7 +13,7 @@ import numpy as np
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.description import Description, builder, described
 from fmm_openmm.backends.cuda.pipeline.fft import OTHER, Fourier
-from fmm_openmm.backends.cuda.pipeline.lattice import convolve, trace
+from fmm_openmm.backends.cuda.pipeline.lattice import TRACE_TERMS, convolve, trace
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import list_offsets, p2p
 from fmm_openmm.backends.cuda.pipeline.sort import lists, survey
@@ -25,24 +25,26 @@ MOST_RANKS = 32
 """Maximum number of ranks, the bits of a mask of ``kernels/ranks.cu``."""
 
 MARK, SEND, KEEP = "mark_particles", "send_copies", "keep_copies"
-"""Stages of the particles that the rank is given. After the first one the caller fills in "owners"
-of the particles of other ranks. The second one makes the copies for other ranks, as far as there is
-room for them, and leaves their numbers in "sent_number". The caller sends copies and numbers to the
-other ranks. The third one makes the rank's own copies concurrently with that."""
+"""Stages of the particles that the rank is given, the first one a kernel that reads "positions",
+whose address it keeps. After it the caller fills in "owners" of the particles of other ranks that
+are excluded partners. The second one makes the copies for other ranks, as far as there is room for
+them, and leaves their numbers in "sent_number". The caller sends copies and numbers to the other
+ranks. The third one makes the rank's own copies concurrently with that."""
 
 SUMMING = ("sort", "p2m", "p2p")
 """The stages from the copies to the moments of the rank's boxes. p2p runs concurrently with all
 stages up to "gather"."""
 
 FORWARD = "forward"
-"""The stage that transforms "grids", the rank's planes: values for the wave vectors of other ranks
-go to "spectrum", those for the rank's own wave vectors to "local_spectrum", where the caller fills
-in those of other planes. The layouts are those of ``kernels/common/spectra.cuh``."""
+"""The stage that transforms "grids", the rank's planes, which the stage "sort" has zeroed unless
+they are "moments": values for the wave vectors of other ranks go to "spectrum", those for the
+rank's own wave vectors to "local_spectrum", where the caller fills in those of other planes. The
+layouts are those of ``kernels/common/spectra.cuh``."""
 
 CONVOLVE = "lattice"
-"""The stage from "local_spectrum" to "spectrum", all planes of the rank's wave vectors, and to
-"trace" on the rank of the first wave vector. Then the caller fills in "local_spectrum": the rank's
-planes for the wave vectors of the others."""
+"""The stage from "local_spectrum" to "spectrum", all planes of the rank's wave vectors, and to the
+rank's row of "traces", of which "trace" is to be the sum over ranks. Then the caller fills in
+"local_spectrum": the rank's planes for the wave vectors of the others."""
 
 INVERSE = "inverse"
 """The stage back to "grids"."""
@@ -51,9 +53,12 @@ EXPANDING = ("l2p", "gather")
 """The stages from local expansions to "xq", where the results of copies of other ranks' particles
 replace the parts. The caller sends them to the other ranks, and fills in "returned"."""
 
+ADD = "add_returned"
+"""The stage that adds up "returned"."""
+
 FINISH, RESULTS = "finish", ("potentials", "fields", "forces")
-"""The stage from "returned" and the results of parts to those of the given particles, and their
-buffers."""
+"""The stage, a kernel, from these sums and the results of parts to the results of the given
+particles, and their buffers."""
 
 BLOCK, FINISH_BLOCK, SUM_BLOCK = 128, 256, 1024
 
@@ -126,6 +131,7 @@ class RankDescription(Description):
     def sort(self, positions, width):
         b, sizes = self._b, self._sizes
         b.buffer("positions", (sizes.given, 3), np.float64)
+        b.buffer("positions_address", 1, np.uint64)
         b.buffer("charges", sizes.given, b.real)
         b.buffer("box_ranks", (b.boxes, 2), np.uint32)
         b.buffer("owners", sizes.all, np.uint32)
@@ -155,7 +161,7 @@ class RankDescription(Description):
         b.stage(MARK, "ranks", mark_particles=0)
         b.launch(
             "mark_particles", blocks, BLOCK, given, "positions", "charges", "parameters",
-            "box_ranks", At("owners", sizes.first), "wanted",
+            "box_ranks", At("owners", sizes.first), "wanted", "positions_address",
         )  # fmt: skip
         b.stage(SEND, "ranks", mark_partners=0, sum_lists=0, send_copies=0)
         b.launch(
@@ -166,15 +172,15 @@ class RankDescription(Description):
             "sum_lists", chunks, SUM_BLOCK, np.int32(lists_of_warps), "listed", "before", "ticket"
         )
         common = (
-            given, np.int32(sizes.first), "positions", "charges", "pattern", "parameters",
+            given, np.int32(sizes.first), "positions_address", "charges", "pattern", "parameters",
             At("owners", sizes.first), "wanted", "listed", "before", "rooms",
         )  # fmt: skip
         b.launch(
             "send_copies", blocks, BLOCK, *common, "sent_located", "sent_fraction", "sent_tag",
             "sent_number", "received_number",
         )  # fmt: skip
-        b.record("sent")
         b.stage(KEEP, "ranks", keep_copies=0)
+        b.record("sent")
         b.wait("sent", BACKGROUND)
         b.memset("count", BACKGROUND)
         b.launch(
@@ -184,6 +190,10 @@ class RankDescription(Description):
         b.record("kept", BACKGROUND)
         b.stage("sort", "ranks", place_copies=0)
         b.wait("kept")
+        if b.lattice.is_padded:  # some planes of which have no boxes
+            b.memset("local_spectrum")
+        if not self._share.is_direct:
+            b.memset("grids")
         b.launch(
             "place_copies", self._received_blocks, BLOCK, np.int32(b.n), "rooms", "received_number",
             "tag", "located", "copy_of", "count", "arrived", "next",
@@ -208,20 +218,24 @@ class RankDescription(Description):
         own = share.planes.start * plane
         if not share.is_direct:
             b.buffer(grids, (b.terms, planes, d1, d2), b.real)
+        b.stage(FORWARD)
         if planes:
-            b.stage(FORWARD)
             fourier.forward_planes(b, grids, At("local_spectrum", own), "wave_ranges", "spectrum")
         here = "local_spectrum"
+        b.stage(CONVOLVE)
         if width:
-            b.stage(CONVOLVE)
             here = fourier.forward_columns(b, here)
-        trace(b, here, d1 * width, queues=waves.start == 0 < width)
+        if b.lattice.background:
+            b.buffer("traces", (self._sizes.ranks, TRACE_TERMS), np.float64)
+        own_trace = At("traces", TRACE_TERMS * self._sizes.rank)
+        trace(b, here, d1 * width if waves.start == 0 else 0, own_trace)
         if width:
             convolve(b, here, OTHER[here])
-            b.wait("traced")
+        b.wait("traced")
+        if width:
             fourier.inverse_columns(b, OTHER[here])
+        b.stage(INVERSE)
         if planes:
-            b.stage(INVERSE)
             fourier.inverse_planes(b, At("spectrum", own), "wave_ranges", "local_spectrum", grids)
         return moments
 
@@ -234,17 +248,18 @@ class RankDescription(Description):
 
     def gather(self, parts, out):
         b = self._b
-        b.stage("gather", "ranks", gather_copies=0)
+        b.stage("gather", "ranks", clear_totals=0, gather_copies=0)
         given, first = self._sizes.given, np.int32(self._sizes.first)
         b.buffer("totals", (given, 4), b.real)
-        b.memset("totals")
+        if self._sizes.ranks > 1 and given:
+            b.launch("clear_totals", -(-given // BLOCK), BLOCK, np.int32(given), "totals")
         b.wait("near")
         results = (parts.box, parts.weight, "place", *out, "parameters", parts.start, "share")
         b.launch(
             "gather_copies", self._received_blocks, BLOCK, np.int32(b.n), "rooms",
             "received_number", "tag", *results, parts.x,
         )  # fmt: skip
-        b.stage(FINISH, "ranks", add_returned=0, finish=0)
+        b.stage(ADD, "ranks", add_returned=0)
         returned = self._sizes.returned
         b.buffer("returned", (returned, 4), b.real)
         if returned:
@@ -253,6 +268,7 @@ class RankDescription(Description):
                     "add_returned", -(-returned // BLOCK), BLOCK, np.int32(distance), first,
                     "rooms", "sent_number", "sent_tag", "returned", "totals",
                 )  # fmt: skip
+        b.stage(FINISH, "ranks", finish=0)
         blocks = min(-(-given // FINISH_BLOCK), FINISH_BLOCKS * b.device.multiprocessors)
         blocks = max(1, blocks)
         b.buffer("largest", 1, np.float64)
@@ -260,12 +276,11 @@ class RankDescription(Description):
         b.buffer("fields", (given, 3), b.real)
         b.buffer("forces", (given, 3), b.real)
         b.buffer("partial", (blocks, 5), np.float64)
-        b.buffer("sums", 5, np.float64)
-        b.memset("ticket")
+        b.buffer("sums", 6, np.float64)
         b.launch(
-            "finish", blocks, FINISH_BLOCK, np.int32(given), first, "rooms", "received_number",
-            "copy_of", "tag", np.int32(b.n), *results, "totals", "charges", "largest",
-            "potentials", "fields", "forces", "partial", "ticket", "sums",
+            "finish", blocks, FINISH_BLOCK, np.int32(given), first, "rooms", "sent_number",
+            "received_number", "copy_of", "tag", np.int32(b.n), *results, "totals", "charges",
+            "largest", *RESULTS, "partial", "ticket", "sums",
         )  # fmt: skip
         return "potentials", "fields"
 

@@ -40,7 +40,7 @@ class Stream:
 
 class Graph:
     @classmethod
-    def captured(cls, stream, first):
+    def captured(cls, stream, first, uses):
         notes.append(("captured", stream))
         return cls()
 

@@ -207,14 +207,16 @@ class Run:
             self._graphs[key] = self.captured(queue, first)
         self._graphs[key].launch(cupy.cuda.get_current_stream(), first)
 
-    def captured(self, queue: Callable[[], None], first: Call | None = None) -> Graph:
+    def captured(
+        self, queue: Callable[[], None], first: Call | None = None, uses: tuple = ()
+    ) -> Graph:
         """A CUDA graph of what ``queue`` queues on the current stream, which it also does at once;
-        ``first`` as of :meth:`_replay`."""
+        ``first`` as of :meth:`_replay`, ``uses`` as of :class:`Graph`."""
         queue()  # compiles, and sets up what must not happen during capture
         with self._stream:
             self._stream.begin_capture()
             queue()
-            return Graph.captured(self._stream, first)
+            return Graph.captured(self._stream, first, uses)
 
 
 def set_up(program: Program) -> Run:

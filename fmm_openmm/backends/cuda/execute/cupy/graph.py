@@ -56,22 +56,25 @@ class Graph:
     Args:
         graph: the captured graph.
         first: the kernel that the graph begins with, if its arguments may change.
+        uses: what must outlive the graph.
     """
 
-    def __init__(self, graph: int, first: Call | None = None):
+    def __init__(self, graph: int, first: Call | None = None, uses: tuple = ()):
         executable, flags = ctypes.c_void_p(), ctypes.c_ulonglong(USE_NODE_PRIORITY)
-        weakref.finalize(self, runtime.graphDestroy, graph)
         instantiate = _driver().cuGraphInstantiateWithFlags
-        runtime.check_status(instantiate(ctypes.byref(executable), ctypes.c_void_p(graph), flags))
+        status = instantiate(ctypes.byref(executable), ctypes.c_void_p(graph), flags)
         self._executable: Any = executable.value
-        weakref.finalize(self, runtime.graphExecDestroy, self._executable)
+        weakref.finalize(self, _destroy, self._executable, graph, uses)
+        runtime.check_status(status)
         if first:
             self._prepare(graph, first)
 
     @classmethod
-    def captured(cls, stream: cupy.cuda.Stream, first: Call | None = None) -> "Graph":
+    def captured(
+        cls, stream: cupy.cuda.Stream, first: Call | None = None, uses: tuple = ()
+    ) -> "Graph":
         """End the capture on a stream, and make a graph of it."""
-        return cls(runtime.streamEndCapture(stream.ptr), first)
+        return cls(runtime.streamEndCapture(stream.ptr), first, uses)
 
     def _prepare(self, graph: int, first: Call) -> None:
         """Find the first kernel, and where its arguments are kept."""
@@ -100,6 +103,13 @@ class Graph:
             runtime.check_status(self._set())
             self._arguments = given
         runtime.graphLaunch(self._executable, stream.ptr)
+
+
+def _destroy(executable: int | None, graph: int, uses: tuple) -> None:
+    """Destroy a graph, before what it uses: NCCL waits for its graphs when a communicator ends."""
+    if executable:
+        runtime.graphExecDestroy(executable)
+    runtime.graphDestroy(graph)
 
 
 @cache

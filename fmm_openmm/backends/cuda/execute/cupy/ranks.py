@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import cupy
-import numpy as np
 
-from fmm_openmm.backends.cuda.execute.cupy.executor import FOREMOST, Run, current_device, pinned
+from fmm_openmm.backends.cuda.execute.cupy.executor import FOREMOST, Run, current_device
 from fmm_openmm.backends.cuda.execute.cupy.faults import explained
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.backends.cuda.program import Device, Program
@@ -36,8 +35,6 @@ class GpuRank:
         self._device, self.name = cupy.cuda.Device(), device_name()
         self._stream = cupy.cuda.Stream(non_blocking=True, priority=FOREMOST)
         self._nccl: Any = None
-        self._copied = cupy.cuda.Event(disable_timing=True)
-        self._host: np.ndarray | None = None
 
     @property
     def place(self) -> tuple[str, str]:
@@ -80,21 +77,19 @@ class GpuRank:
         with explained(program):
             return Run(program, given)
 
-    def read(self, array: cupy.ndarray) -> Callable[[], np.ndarray]:
-        """Queue a copy of an array to the host, where the next one replaces it. Returns what waits
-        for it, but not for what is queued after it."""
-        array = cupy.ascontiguousarray(array)
-        if self._host is None or self._host.nbytes != array.nbytes:
-            self._host = pinned((array.size,), array.dtype)
-        host = self._host.view(array.dtype).reshape(array.shape)
-        array.get(out=host, blocking=False)
-        self._copied.record()
+    def kernel(self, run: Run, stage: str, *names: str) -> Callable[..., None]:
+        """A function of arrays, which queues the only kernel of a stage of a program with these
+        arrays in place of the buffers ``names``."""
+        write = run.writer(stage, *names)
+        return lambda *arrays: write(*(array.data.ptr for array in arrays))
 
-        def wait() -> np.ndarray:
-            self._copied.synchronize()
-            return host
-
-        return wait
+    def repeated(self, run: Run, queue: Callable[[], None]) -> Callable[[], None]:
+        """Queue the stages of a program and the exchanges that ``queue`` queues. Returns what
+        queues the same again, as a CUDA graph. All ranks call both together."""
+        pool = cupy.cuda.MemoryPool()  # for the arrays that the graph uses between its kernels
+        with cupy.cuda.using_allocator(pool.malloc):
+            graph = run.captured(queue, uses=(pool, self._nccl))
+        return lambda: graph.launch(cupy.cuda.get_current_stream())
 
     def exchange(
         self, rank: int, *pairs: tuple[Sequence[cupy.ndarray], Sequence[cupy.ndarray]]
