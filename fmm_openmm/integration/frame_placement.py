@@ -11,7 +11,7 @@ from fmm_openmm.arrays import to_host
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import unwrap
 from fmm_openmm.checks import check_positions
-from fmm_openmm.convert.cells import reduce_box
+from fmm_openmm.convert.cells import is_reduced, reduce_box
 from fmm_openmm.neutralization import Neutralization
 
 
@@ -88,6 +88,8 @@ def _reduced(box_vectors, boundary: Boundary) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _reduced_again(data: bytes, shape: tuple[int, ...], boundary: Boundary) -> np.ndarray:
-    box = reduce_box(np.frombuffer(data).reshape(shape), boundary)
-    box.flags.writeable = False
+    box = np.frombuffer(data).reshape(shape)
+    if shape != (3, 3) or not is_reduced(box):
+        box = reduce_box(box, boundary)
+        box.flags.writeable = False
     return box

@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openmm.app.internal.unitcell import computePeriodicBoxVectors, reducePeriodicBoxVectors
 
-from fmm_openmm.convert.cells import cell_from_lengths, is_no_cell, reduced, standard_orientation
+from fmm_openmm.boundary import NAMES, Boundary
+from fmm_openmm.convert.cells import (
+    cell_from_lengths,
+    is_no_cell,
+    is_reduced,
+    reduce_box,
+    reduced,
+    standard_orientation,
+)
 
 
 def cells():
@@ -40,6 +48,32 @@ def test_reduced_is_openmms_own_reduction(cell):
         ),
         abs=1e-12,
     )
+
+
+@given(
+    st.lists(
+        st.sampled_from([3.0, 2.0, 1.0, -1.0, -1.5, 0.0, 1e-9, 2e9, np.nan, np.inf, -np.inf]),
+        min_size=6,
+        max_size=6,
+    ),
+    st.sampled_from(list(NAMES.values())),
+    st.sampled_from([0.0, 0.0, 0.0, 1e-7, np.nan]),
+)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_a_reduced_box_passes_all_checks(triangle, periodic, above):
+    box = np.zeros((3, 3))
+    box[np.tril_indices(3)], box[0, 2] = triangle, above
+    if is_reduced(box):
+        assert np.array_equal(reduce_box(box, Boundary(periodic)), box)
+
+
+def test_boxes_that_are_reduced():
+    assert is_reduced(np.diag([3.0, 2.0, 1.0]))
+    assert is_reduced(np.array([[3.0, 0, 0], [-1.5, 2.0, 0], [1.5, 1.0, 1.0]]))
+    for row, column, value in (1, 0, 1.6), (2, 0, -1.6), (2, 1, 1.1), (2, 2, np.nan), (0, 1, 1e-9):
+        box = np.diag([3.0, 2.0, 1.0])
+        box[row, column] = value
+        assert not is_reduced(box)
 
 
 def test_a_cell_of_lengths_and_angles_is_openmms():

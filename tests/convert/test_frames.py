@@ -88,7 +88,7 @@ def test_dcd_files_have_the_bits_of_mdtraj(has_cells, stride, frames, tmp_path, 
     path, random = str(tmp_path / "run.dcd"), np.random.default_rng(4)
     with mdtraj.formats.DCDTrajectoryFile(path, "w") as file:
         cells = random.uniform(20, 70, (COUNT, 3)), random.uniform(70, 110, (COUNT, 3))
-        file.write(10 * frames[0], *(cells if has_cells else ()))
+        file.write((10 * frames[0]).astype(np.float32), *(cells if has_cells else ()))
     atoms = _nameless_atoms(mdtraj, 60)
     expected = read_frames(mdtraj.iterload(path, chunk=COUNT, stride=stride, top=atoms))
     for one, other in zip(read_frames(path, 60, stride), expected, strict=True):
