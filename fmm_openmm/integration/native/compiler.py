@@ -1,8 +1,17 @@
-"""Compiler arguments for the native plugin, on first use and for wheels: ``.ci/wheel`` runs this
+"""Compiler arguments and source of the native plugin, on first use and for wheels: ``.ci/wheel`` runs this
 file without the package."""
 
 from collections.abc import Iterable
 from pathlib import Path
+
+STANDARD_INPUT = ("-x", "c++", "-", "-x", "none")
+"""Arguments of the compiler that name :func:`translation_unit` as its source."""
+
+
+def translation_unit(sources: Iterable[Path]) -> str:
+    """All sources as one: the compiler reads the headers of OpenMM and CUDA once, not for each of
+    them, which saves two thirds of its time."""
+    return "".join(f'#include "{path.as_posix()}"\n' for path in sources)
 
 
 def arguments(include: Path, cuda: Iterable[Path], libraries: Path) -> list[str]:

@@ -33,7 +33,7 @@ import openmm
 
 from fmm_openmm.cache import cache_folder, make_folder, private_folder, why_unsafe
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.integration.native.compiler import arguments
+from fmm_openmm.integration.native.compiler import STANDARD_INPUT, arguments, translation_unit
 
 _log = logging.getLogger("fmm_openmm")
 
@@ -183,8 +183,9 @@ def build(anew: bool = False) -> Path:
 
 
 def _compile(made: Path, compiler: list[str], options: list[str]) -> None:
-    full = [*compiler, *sources(), "-o", str(made), *options]
-    done = subprocess.run(full, capture_output=True, text=True, timeout=BUILD_SECONDS)
+    full = [*compiler, *STANDARD_INPUT, "-o", str(made), *options]
+    text = translation_unit(sources())
+    done = subprocess.run(full, input=text, capture_output=True, text=True, timeout=BUILD_SECONDS)
     if done.returncode:
         first = next(
             (line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:]
@@ -213,9 +214,9 @@ def _store(made: Path, target: Path) -> Path:
     return target
 
 
-def sources() -> list[str]:
+def sources() -> list[Path]:
     """Source files of the library."""
-    return [str(path) for path in sorted(_files("*.cpp"))]
+    return sorted(_files("*.cpp"))
 
 
 def command() -> tuple[list[str], list[str]]:

@@ -19,8 +19,8 @@ namespace fmm {
 
 static const size_t MAX_PARAMETER_SETS = 300;  // every pair of them is evaluated
 
-using Parameters = std::vector<double>;
-using Matrix = std::vector<double>;  // (sets, sets)
+using ParameterSet = std::vector<double>;
+using PairMatrix = std::vector<double>;  // (sets, sets)
 
 using Variables = std::map<std::string, double>;
 using Node = Lepton::ExpressionTreeNode;
@@ -149,7 +149,8 @@ public:
     }
 
     // Whether the energy is A / r^12 - B / r^6 for every pair of the given particles; sets A and B.
-    bool findCoefficients(const std::vector<Parameters>& particles, Matrix& a, Matrix& b) const {
+    bool findCoefficients(const std::vector<ParameterSet>& particles, PairMatrix& a,
+                          PairMatrix& b) const {
         a.resize(particles.size() * particles.size());
         b.resize(a.size());
         return forPairs(particles, [&](const Variables& variables, size_t p) {
@@ -158,8 +159,8 @@ public:
     }
 
     // Values of a function of particles' parameters for every pair of the given particles.
-    Matrix valuesOf(const Node& function, const std::vector<Parameters>& particles) const {
-        Matrix found(particles.size() * particles.size());
+    PairMatrix valuesOf(const Node& function, const std::vector<ParameterSet>& particles) const {
+        PairMatrix found(particles.size() * particles.size());
         const auto optimized = Lepton::ParsedExpression(function).optimize();
         forPairs(particles, [&](const Variables& variables, size_t p) {
             found[p] = optimized.evaluate(variables);
@@ -172,9 +173,9 @@ private:
     // Calls visit(variables, number of the pair) for every pair of particles until it returns
     // false. Returns whether all calls returned true.
     template <class Visit>
-    bool forPairs(const std::vector<Parameters>& particles, Visit visit) const {
+    bool forPairs(const std::vector<ParameterSet>& particles, Visit visit) const {
         Variables variables;
-        const auto set = [&](const Parameters& values, const char* which) {
+        const auto set = [&](const ParameterSet& values, const char* which) {
             for (size_t i = 0; i < names.size(); i++) variables[names[i] + which] = values[i];
         };
         size_t pair = 0;
@@ -193,7 +194,7 @@ private:
 };
 
 // Symmetrises a matrix, whose entries may differ from their transposes by rounding.
-static void makeSymmetric(Matrix& matrix, int count) {
+static void makeSymmetric(PairMatrix& matrix, int count) {
     for (int i = 0; i < count; i++)
         for (int j = 0; j < i; j++) {
             const double value = matrix[i * count + j];
@@ -211,12 +212,12 @@ static std::string sourceOf(const Lepton::ParsedExpression& f, const Lepton::Par
 }
 
 // The distinct sets of parameters, and the number of each particle's set.
-static std::vector<Parameters> readSets(const CustomNonbondedForce& force,
-                                        std::vector<int>& ofParticle) {
-    std::vector<Parameters> sets;
-    std::map<Parameters, int> known;
+static std::vector<ParameterSet> readSets(const CustomNonbondedForce& force,
+                                          std::vector<int>& ofParticle) {
+    std::vector<ParameterSet> sets;
+    std::map<ParameterSet, int> known;
     for (int i = 0; i < force.getNumParticles(); i++) {
-        Parameters own;
+        ParameterSet own;
         force.getParticleParameters(i, own);
         const auto [at, isNew] = known.emplace(own, known.size());
         if (isNew) sets.push_back(own);
@@ -235,7 +236,7 @@ PairEnergy::PairEnergy(const CustomNonbondedForce& force) {
     const auto sets = readSets(force, setOfParticle);
     const int count = sets.size();
     EnergyFunction energy(force);
-    Matrix allA, allB;
+    PairMatrix allA, allB;
     plain = sets.empty() || (names.empty() && energy.findCoefficients(sets, allA, allB));
     if (plain) {
         makeSymmetric(allA, count);
@@ -243,7 +244,7 @@ PairEnergy::PairEnergy(const CustomNonbondedForce& force) {
     } else
         try {
             const auto products = energy.products();
-            std::vector<Matrix> values;
+            std::vector<PairMatrix> values;
             for (const auto& product : products)
                 values.push_back(energy.valuesOf(product.parameters, sets));
             TwoProducts two(values, products);

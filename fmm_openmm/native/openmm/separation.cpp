@@ -9,11 +9,13 @@
 using Lepton::Operation;
 using Node = Lepton::ExpressionTreeNode;
 
+#undef SQRT  // a macro of the headers of OpenMM's Reference platform
+
 namespace fmm {
 
 static const size_t MAX_PRODUCTS = 64;
 
-static Node number(double value) {
+static Node numberNode(double value) {
     return Node(new Operation::Constant(value));
 }
 
@@ -72,8 +74,8 @@ public:
     explicit Separation(const std::set<std::string>& parameters) : parameters(parameters) {}
 
     Sum separate(const Node& node) const {
-        if (!hasParameters(node)) return {{number(1), node}};
-        if (!hasOthers(node)) return {{node, number(1)}};
+        if (!hasParameters(node)) return {{numberNode(1), node}};
+        if (!hasOthers(node)) return {{node, numberNode(1)}};
         const auto& operation = node.getOperation();
         const auto& children = node.getChildren();
         switch (operation.getId()) {
@@ -85,7 +87,7 @@ public:
                 return scaled(separate(children[0]), -1);
             case Operation::ADD_CONSTANT:
                 return added(separate(children[0]),
-                             {{number(valueOf<Operation::AddConstant>(node)), number(1)}});
+                             {{numberNode(valueOf<Operation::AddConstant>(node)), numberNode(1)}});
             case Operation::MULTIPLY_CONSTANT:
                 return scaled(separate(children[0]), valueOf<Operation::MultiplyConstant>(node));
             case Operation::MULTIPLY:
@@ -151,8 +153,8 @@ private:
         Sum sum = separate(value);
         for (auto& product : sum) {
             Node& factor = byParameters ? product.parameters : product.function;
-            factor = Node(new Operation::Select(),
-                          {condition, isFirst ? factor : number(0), isFirst ? number(0) : factor});
+            factor = Node(new Operation::Select(), {condition, isFirst ? factor : numberNode(0),
+                                                    isFirst ? numberNode(0) : factor});
         }
         return sum;
     }
@@ -195,7 +197,7 @@ static double weightOf(const Row& row, const std::vector<Row>& rows) {
 // weighted by the number of rows that are multiples of it. The pivot rows become `first` and
 // `second`, and all others are combinations of them, without rounding if one suffices.
 TwoProducts::TwoProducts(const std::vector<Row>& values, const std::vector<Product>& products)
-    : first(values[0].size()), second(values[0].size()), f(number(0)), g(number(0)) {
+    : first(values[0].size()), second(values[0].size()), f(numberNode(0)), g(numberNode(0)) {
     const size_t rows = values.size(), pairs = values[0].size();
     Row weight(rows), shares[2] = {Row(rows), Row(rows)};
     auto residual = values;  // each row minus its combination of pivot rows

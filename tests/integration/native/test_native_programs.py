@@ -15,6 +15,7 @@ import fmm_openmm as fmm
 from fmm_openmm.backends.cuda.abi import Delivery
 from fmm_openmm.backends.cuda.source import OPTIONS
 from fmm_openmm.integration.native import plugin
+from fmm_openmm.integration.native.compiler import STANDARD_INPUT, translation_unit
 from fmm_openmm.planning import tuning
 from fmm_openmm.planning.cost import CUDA_COST
 from fmm_openmm.planning.load import Load
@@ -42,7 +43,7 @@ def test_the_plugin_compiles(tmp_path, all_particles):
     include = [f"-isystem{option[2:]}" if option.startswith("-I") else option for option in options]
     sources = plugin.sources()
     if all_particles:  # in OpenMM 8.5
-        sources = [path for path in sources if "getParticles()" in Path(path).read_text()]
+        sources = [path for path in sources if "getParticles()" in path.read_text()]
         header = (
             next(Path(option[8:]) for option in include if option.startswith("-isystem"))
             / "openmm"
@@ -55,7 +56,10 @@ def test_the_plugin_compiles(tmp_path, all_particles):
         include = [f"-isystem{tmp_path}", *include, f"-isystem{header.parent}"]
     warnings = ["-Wall", "-Wextra", "-Wno-unused-parameter"]
     done = subprocess.run(
-        [*compiler, *include, *warnings, "-fsyntax-only", *sources], capture_output=True, text=True
+        [*compiler, *include, *warnings, "-fsyntax-only", *STANDARD_INPUT],
+        input=translation_unit(sources),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert "/native/" not in done.stderr, done.stderr  # no warnings in our own files
@@ -141,9 +145,7 @@ __device__ inline long long realToFixedPoint(real x) {
     ("precision", "is_open"), [("mixed", False), ("double", False), ("mixed", True)]
 )
 def test_kernels_compile_behind_the_definitions_of_openmm(nvrtc, chains, precision, is_open):
-    executor = next(
-        Path(path) for path in plugin.sources() if path.endswith("cuda_host.cpp")
-    ).read_text()
+    executor = next(path for path in plugin.sources() if path.name == "cuda_host.cpp").read_text()
     own_names = "".join(re.findall(r'"(#define .*)"', executor)).replace("\\n", "\n")
     assert own_names.count("\n") == 5
     force = fmm.FMMForce.from_nonbonded(chains.nonbonded)
