@@ -6,12 +6,11 @@ Packages are recognised by what their objects offer, and imported only to read a
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from openmm import app, unit
@@ -36,8 +35,7 @@ STRUCTURES = {".pdb": app.PDBFile, ".ent": app.PDBFile, ".cif": app.PDBxFile, ".
 """Readers of files whose frames are models, by ending; MDTraj reads the others."""
 
 
-@dataclass(frozen=True, eq=False)
-class Frame:
+class Frame(NamedTuple):
     """A frame of a trajectory.
 
     Attributes:

@@ -69,7 +69,7 @@ class FramePlacement:
         if box_vectors is None or self.boundary.is_open:
             return positions, box_vectors
         box = _reduced(box_vectors, self.boundary)
-        if not self.boundary.is_partial:
+        if self.boundary.fills_space:
             return positions, box
         moved = unwrap(to_host(positions), box, self.boundary)
         if self.neutralization is not None:

@@ -10,8 +10,7 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -42,8 +41,7 @@ GROWTH = 1.25
 outgrown those of the first frame."""
 
 
-@dataclass(frozen=True)
-class Queued:
+class Queued(NamedTuple):
     """A result that a GPU is still computing.
 
     Attributes:

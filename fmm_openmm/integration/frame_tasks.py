@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -160,7 +160,7 @@ class _Reading:
             self.fault = error
             raise StopIteration from error
         if frame.box_vectors is None:
-            frame = replace(frame, box_vectors=self._box_vectors)
+            frame = frame._replace(box_vectors=self._box_vectors)
         return frame
 
 
