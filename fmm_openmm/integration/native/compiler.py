@@ -1,5 +1,5 @@
-"""Compiler arguments and source of the native plugin, on first use and for wheels: ``.ci/wheel`` runs this
-file without the package."""
+"""Compiler arguments and source of the native plugin, on first use and for wheels: ``.ci/wheel``
+runs this file without the package."""
 
 from collections.abc import Iterable
 from pathlib import Path
