@@ -31,7 +31,7 @@ def check_numbers(values, dimension: str, name: str) -> np.ndarray:
             is not compatible with ``dimension``.
     """
     values = strip_units(values, dimension, name)
-    _check_unmasked(values, name)
+    check_unmasked(values, name)
     try:
         array = np.asarray(values)
         if array.dtype.kind == "O":
@@ -160,7 +160,7 @@ def check_groups(groups, particles: int) -> np.ndarray:
             particle has.
         TypeError: the groups are not integers.
     """
-    _check_unmasked(groups, "groups")
+    check_unmasked(groups, "groups")
     array = np.asarray(groups)
     if array.shape != (particles,):
         raise ValueError(
@@ -188,14 +188,13 @@ def check_extent(positions, particles: int) -> None:
         check_positions(to_host(positions), particles)
 
 
-def check_pairs(pairs, particles: int, name: str) -> np.ndarray:
-    """Pairs of particles as an int64 array of shape (m, 2) with i < j; None gives no pairs.
+def check_integer_pairs(pairs, name: str) -> np.ndarray:
+    """Pairs of integers as an int64 array of shape (m, 2); None gives no pairs.
 
     Raises:
-        ValueError: wrong shape or type, masked entries, an index out of range, or a particle paired
-            with itself.
+        ValueError: wrong shape or type, or masked entries.
     """
-    _check_unmasked(pairs, name)
+    check_unmasked(pairs, name)
     try:
         array = np.asarray(() if pairs is None else pairs)
     except ValueError as error:
@@ -209,7 +208,17 @@ def check_pairs(pairs, particles: int, name: str) -> np.ndarray:
             f"`{name}` must be integer pairs of shape (m, 2), "
             f"got shape {array.shape} of {array.dtype}"
         )
-    array = np.sort(array.astype(np.int64), axis=1)
+    return array.astype(np.int64)
+
+
+def check_pairs(pairs, particles: int, name: str) -> np.ndarray:
+    """Pairs of particles as an int64 array of shape (m, 2) with i < j; None gives no pairs.
+
+    Raises:
+        ValueError: as :func:`check_integer_pairs`, an index out of range, or a particle paired with
+            itself.
+    """
+    array = np.sort(check_integer_pairs(pairs, name), axis=1)
     bad = np.flatnonzero((array[:, 0] < 0) | (array[:, 1] >= particles))
     if len(bad):
         raise ValueError(
@@ -259,6 +268,7 @@ def check_integer(value, name: str, low: int, high: int) -> int:
     return int(check_number(int(value), name, low, high))
 
 
-def _check_unmasked(values, name: str) -> None:
+def check_unmasked(values, name: str) -> None:
+    """Refuse an array that has masked entries."""
     if np.ma.is_masked(values):
         raise ValueError(f"`{name}` must have no masked entries, got {np.ma.count_masked(values)}")

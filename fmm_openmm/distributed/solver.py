@@ -8,7 +8,14 @@ from fmm_openmm.arrays import bounds, is_on_device, namespace, to_host
 from fmm_openmm.backends import backend_class, turn
 from fmm_openmm.boundary import Boundary, check_neutral
 from fmm_openmm.box import Frame, check_cell_vectors
-from fmm_openmm.checks import check_charges, check_extent, check_positions
+from fmm_openmm.checks import (
+    check_charges,
+    check_extent,
+    check_integer_pairs,
+    check_numbers,
+    check_positions,
+    check_unmasked,
+)
 from fmm_openmm.distributed.communication import agree, decide, shared_fate
 from fmm_openmm.distributed.homes import Homes, Route
 from fmm_openmm.distributed.stages import DistributedStages, Links
@@ -109,7 +116,8 @@ class DistributedSolver:
                         f"{request.levels!r}"
                     )
                 request.check_boundary(self._boundary)
-                return request, _charges(charges), _ids(ids, np.size(charges)), _pairs(exclusions)
+                own, pairs = _charges(charges), check_integer_pairs(exclusions, "exclusions")
+                return request, own, _ids(ids, len(own)), pairs
 
             def common(given) -> dict:
                 options = repr((given[0], boundary, exclusions_periodic, backend))
@@ -177,11 +185,10 @@ class DistributedSolver:
 
             def check():
                 number = len(self._charges) if ids is None else np.size(ids)
-                if np.shape(charges) != (number,):
-                    raise ValueError(
-                        f"`charges` must have shape {(number,)}, got {np.shape(charges)}"
-                    )
-                return _charges(charges), _ids(ids, number)
+                own = _charges(charges)
+                if len(own) != number:
+                    raise ValueError(f"`charges` must have shape {(number,)}, got {own.shape}")
+                return own, _ids(ids, number)
 
             replaced, numbers = agree(comm, check, lambda _: {_ALL_IDS: ids is not None})
             route = self._route(numbers)
@@ -465,28 +472,18 @@ def _moved(x, by: np.ndarray):
 
 
 def _charges(charges) -> np.ndarray:
-    return check_charges(charges) if np.size(charges) else np.empty(0)
+    own = check_numbers(charges, "elementary_charge", "charges")
+    return check_charges(own) if own.size else np.empty(0)
 
 
 def _ids(ids, particles: int) -> np.ndarray | None:
     if ids is None:
         return None
+    check_unmasked(ids, "ids")
     array = np.asarray(ids)
     if array.shape != (particles,) or (particles and array.dtype.kind not in "iu"):
         raise ValueError(
             f"`ids` must be integers of shape ({particles},), got {array.dtype} of shape "
-            f"{array.shape}"
-        )
-    return array.astype(np.int64)
-
-
-def _pairs(exclusions) -> np.ndarray:
-    array = np.asarray(() if exclusions is None else exclusions)
-    if not array.size:
-        return np.empty((0, 2), np.int64)
-    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"`exclusions` must be integers of shape (m, 2), got {array.dtype} of shape "
             f"{array.shape}"
         )
     return array.astype(np.int64)

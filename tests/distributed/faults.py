@@ -65,6 +65,8 @@ def main() -> None:
         refused(lambda: solver.compute(x, ids=numbers + 50))
         backend = ("cpu", "reference")[comm.rank]
         refused(lambda: DistributedSolver(comm, charges, np.eye(3), backend=backend))
+        pairs = np.ma.array([[0, 1], [2, 3]], mask=comm.rank)
+        refused(lambda: DistributedSolver(comm, charges, np.eye(3), pairs))
         solver.compute(x)
         return
     if comm.rank == 1:

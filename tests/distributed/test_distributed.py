@@ -212,6 +212,7 @@ def test_what_one_rank_refuses_all_ranks_refuse():
         "rank 0: `ids` must name each particle once, on one rank: 49 is named 2 times",
         "rank 1: `ids` must be those given at creation, got 100",
         "rank 1: `backend` must be 'cpu' or 'cuda', got 'reference'",
+        "rank 1: `exclusions` must have no masked entries, got 4",
     ):
         assert ended.stdout.count(message) == 2, ended.stdout
 
