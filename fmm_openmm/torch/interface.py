@@ -1,13 +1,15 @@
 """The functions and the module that users of PyTorch call."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fmm_openmm.boundary import NAMES
-from fmm_openmm.checks import check_choice, check_number, check_pairs
+from fmm_openmm.checks import check_choice, check_integer_pairs, check_number
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.planning.request import TOLERANCE, TOLERANCES
@@ -125,7 +127,7 @@ def evaluate(
         float(tolerance), boundary, precision, bool(exclusions_periodic), length, energy
     )
     total, forces, potentials, work = apply_coulomb(
-        positions, charges, cell, _as_pairs(exclusions, positions.shape[0]), options, with_virial
+        positions, charges, cell, _as_pairs(exclusions), options, with_virial
     )
     return CoulombTensors(total, forces, potentials, work if with_virial else None)
 
@@ -243,14 +245,14 @@ def _check_options(
     return parse_units(units)
 
 
-def _as_pairs(exclusions: "Tensor | ArrayLike | None", particles: int) -> "Tensor | None":
+def _as_pairs(exclusions: "Tensor | ArrayLike | None") -> "Tensor | None":
     """Exclusions as a tensor. The solver checks the indices, when it is made."""
     if exclusions is None or isinstance(exclusions, Tensor):
         return exclusions
-    try:
-        return torch.tensor(exclusions)
-    except (TypeError, ValueError, RuntimeError):
-        return torch.from_numpy(check_pairs(exclusions, particles, "exclusions"))
+    if not isinstance(exclusions, np.ma.MaskedArray):  # whose mask a tensor would lose
+        with suppress(TypeError, ValueError, RuntimeError):
+            return torch.tensor(exclusions)  # which torch.compile can trace
+    return torch.from_numpy(check_integer_pairs(exclusions, "exclusions"))
 
 
 def _check_tensors(positions: Tensor, charges: Tensor, cell: "Tensor | None") -> None:

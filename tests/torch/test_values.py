@@ -186,6 +186,10 @@ BAD = {
         ValueError,
         {"exclusions": [[0, 1], [2]]},
     ),
+    "`exclusions` must have no masked entries": (
+        ValueError,
+        {"exclusions": np.ma.array([[0, 1]], mask=True)},
+    ),
     "on the CPU or on an NVIDIA GPU": (
         UnsupportedError,
         {"positions": torch.zeros(7, 3, device="meta")},
