@@ -24,6 +24,10 @@ ROUNDING = 1e-6
 """Components of unit vectors below which they are the rounding of angles."""
 
 
+MIN_VOLUME = 1e-9
+"""Smallest volume of a cell, in cubes of its largest component."""
+
+
 def is_no_cell(box) -> bool:
     """Whether box vectors, shape (3, 3), nm, stand for no box: None, zeros, or a cube of one
     Angstrom."""
@@ -132,7 +136,7 @@ def standard_orientation(cell: np.ndarray, name: str = "cell") -> tuple[np.ndarr
     (ax, ay, az), (bx, by, bz), (cx, cy, cz) = rows
     size = max(map(abs, (ax, ay, az, bx, by, bz, cx, cy, cz)))
     volume = ax * (by * cz - bz * cy) + ay * (bz * cx - bx * cz) + az * (bx * cy - by * cx)
-    if not math.isfinite(volume) or abs(volume) <= 1e-9 * size * size * size:
+    if not math.isfinite(volume) or abs(volume) <= MIN_VOLUME * size * size * size:
         raise ValueError(f"`{name}` must span a positive volume, got {rows}")
     if volume < 0:
         cell[2], cz = -cell[2], -cz

@@ -16,6 +16,7 @@ import numpy as np
 from openmm import app, unit
 
 from fmm_openmm.convert.cells import (
+    MIN_VOLUME,
     NO_CELL,
     cell_from_lengths,
     is_no_cell,
@@ -184,7 +185,7 @@ def _turned_from_lengths(name: str, a: float, b: float, c: float, *angles: float
         return None, None
     cell = cell_from_lengths((a, b, c), [*map(math.radians, angles)])
     volume = a * cell.item(1, 1) * cell.item(2, 2)
-    if min(a, b, c) > 2 * NO_CELL[0] and volume > 1e-9 * max(a, b, c) ** 3:
+    if min(a, b, c) > 2 * NO_CELL[0] and volume > MIN_VOLUME * max(a, b, c) ** 3:
         cell.flags.writeable = False  # _turn, which takes longer, would not change it
         return cell, None
     return _turn(cell, name)
@@ -231,13 +232,15 @@ def _count_particles(mdtraj, path: Path) -> int:
 
 
 def _read_chunks(mdtraj, path: Path, particles: int, stride: int) -> Iterator[Any]:
+    """Chunks of every ``stride``-th frame of a file: parts of an ``mdtraj.Trajectory``."""
     atoms = _nameless_atoms(mdtraj, particles)
     return mdtraj.iterload(str(path), chunk=CHUNK, stride=stride, top=atoms)
 
 
 def _read_dcd(mdtraj, path: Path, particles: int, stride: int) -> Iterator[Any]:
-    """The same for DCD files, with fewer frames at a time, which stay in the cache of a processor
-    until they are used; for each chunk ``iterload`` takes longer than for three of its frames."""
+    """As :func:`_read_chunks`, from a DCD file, with fewer frames at a time, which stay in the
+    cache of a processor until they are used; what ``iterload`` adds to a chunk takes longer than
+    three of its frames."""
     count, number = max(1, min(CHUNK, CACHE_BYTES // (12 * particles))), 0
     with mdtraj.open(str(path)) as file:
         while True:

@@ -426,8 +426,10 @@ class GpuStages:
         """What each rank sends to this one while this sends ``sent[r]`` to rank r."""
         xp, rank = self._gpu.arrays, self._comm.rank
         sent = [xp.ascontiguousarray(block) for block in sent]
-        found = [xp.empty(shape, sent[0].dtype) for shape in shapes]
-        found[rank] = sent[rank]
+        found = [
+            sent[rank] if other == rank else xp.empty(shape, sent[rank].dtype)
+            for other, shape in enumerate(shapes)
+        ]
         self._exchange(sent, found)
         return found
 
