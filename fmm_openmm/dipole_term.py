@@ -36,11 +36,8 @@ import numpy as np
 from fmm_openmm.boundary import Boundary, net_charge
 from fmm_openmm.checks import check_number
 from fmm_openmm.errors import UnsupportedError, warn
-from fmm_openmm.placed_term import PlacedTerm
+from fmm_openmm.placed_term import NORMAL, PlacedTerm
 from fmm_openmm.units import COULOMB_CONSTANT
-
-NORMAL = 2
-"""The normal of a and b in reduced box vectors is the axis z."""
 
 TIN_FOIL = float("inf")
 """Dielectric constant of a conductor."""

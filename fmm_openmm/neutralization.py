@@ -42,11 +42,8 @@ import numpy as np
 from fmm_openmm.boundary import SAME_PLACE, Boundary
 from fmm_openmm.checks import check_numbers
 from fmm_openmm.errors import UnsupportedError
-from fmm_openmm.placed_term import PlacedTerm
+from fmm_openmm.placed_term import NORMAL, PlacedTerm
 from fmm_openmm.units import COULOMB_CONSTANT
-
-NORMAL = 2
-"""The normal of a and b in reduced box vectors is the axis z."""
 
 FARTHEST = 0.45
 """Largest distance of the middle of a slab or wire from that of what neutralises it, along a box

@@ -13,6 +13,9 @@ import numpy as np
 
 from fmm_openmm.arrays import namespace
 
+NORMAL = 2
+"""The normal of a and b in reduced box vectors is the axis z."""
+
 
 class PlacedTerm(ABC):
     """A term of particles at fixed positions; subclasses define its moments.

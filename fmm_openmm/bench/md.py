@@ -31,6 +31,7 @@ from fmm_openmm.bench.systems import (
     equilibrated,
     exact_forces,
     nonbonded,
+    on_gpu,
     scaled,
     tiled,
     water,
@@ -38,7 +39,7 @@ from fmm_openmm.bench.systems import (
     with_smoothing,
 )
 from fmm_openmm.convert import ChargeSystem
-from fmm_openmm.convert.openmm_system import nonbonded_force
+from fmm_openmm.convert.openmm_system import default_box, nonbonded_force
 from fmm_openmm.integration import restore_pme, use_fmm
 from fmm_openmm.planning.request import SINGLE_FLOOR
 
@@ -86,11 +87,6 @@ NONBONDED_GROUP, FMM_GROUP = 30, 31
 
 CHOSEN = ("bridge", "lennard_jones", "order", "near_radius", "smoothing", "grid")
 """Parameters of a Context with FMM that a row reports."""
-
-
-def on_gpu(platform: openmm.Platform) -> bool:
-    """Whether a platform runs on a GPU."""
-    return "Precision" in platform.getPropertyNames()
 
 
 def precision_of(
@@ -196,9 +192,7 @@ class Comparison:
         self._system, self._force = case.sample.system, nonbonded(case.sample.system)
         self._cutoff = self._force.getCutoffDistance()
         self._own_cutoff = has_own_cutoff(self._system)
-        self._width = min(
-            vector[k]._value for k, vector in enumerate(self._system.getDefaultPeriodicBoxVectors())
-        )
+        self._width = default_box(self._system).diagonal().min()
         self._force.setForceGroup(NONBONDED_GROUP)
         self._force.setReciprocalSpaceForceGroup(-1)
         self._neutral = cache(self._measure_neutral)
@@ -327,12 +321,7 @@ class Comparison:
             properties.setdefault("DeviceIndex", self._devices[0])
         free = _free_bytes(self._platform, self._devices)
         try:
-            context = openmm.Context(
-                self._system,
-                integrator,
-                self._platform,
-                properties,
-            )
+            context = openmm.Context(self._system, integrator, self._platform, properties)
             evaporates = self._case.boundary == "slab"
             seconds, steps = timed_steps(context, self._case.sample, evaporates)
             left = _free_bytes(self._platform, self._devices)

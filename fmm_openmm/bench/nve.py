@@ -21,6 +21,7 @@ from fmm_openmm.bench.systems import (
     degrees_of_freedom,
     equilibrated,
     nonbonded,
+    on_gpu,
     tiled,
     water,
     with_smoothing,
@@ -92,7 +93,7 @@ def total_energies(
     """Total energy, kJ/mol, at every :data:`EVERY` steps of a run from the sample's state."""
     integrator = openmm.VerletIntegrator(0.001)
     integrator.setConstraintTolerance(CONSTRAINTS)
-    properties = {"Precision": "mixed"} if "Precision" in platform.getPropertyNames() else {}
+    properties = {"Precision": "mixed"} if on_gpu(platform) else {}
     context = openmm.Context(system, integrator, platform, properties)
     context.setPositions(sample.positions)
     context.setVelocities(sample.velocities)

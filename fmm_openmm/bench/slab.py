@@ -15,7 +15,6 @@ from fmm_openmm.bench.solver import Evaluation, relative_error
 from fmm_openmm.bench.systems import (
     CUTOFF,
     Sample,
-    box_of,
     fastest_platform,
     in_cell,
     nonbonded,
@@ -23,7 +22,7 @@ from fmm_openmm.bench.systems import (
     water,
 )
 from fmm_openmm.convert import ChargeSystem
-from fmm_openmm.convert.openmm_system import system_of_charges
+from fmm_openmm.convert.openmm_system import default_box, system_of_charges
 from fmm_openmm.dipole_term import DipoleTerm
 from fmm_openmm.integration.slab_pme import vacuum_cell
 
@@ -47,7 +46,7 @@ def between_vacuum(sample: Sample) -> Sample:
     times as long, without long-range corrections, and with walls at a distance :data:`WALL` from
     the slab, which molecules that evaporate do not pass."""
     copy = tiled(sample, (1, 1, 1))
-    box, oxygens = box_of(sample.system), np.repeat(np.arange(0, len(sample.positions), 3), 3)
+    box, oxygens = default_box(sample.system), np.repeat(np.arange(0, len(sample.positions), 3), 3)
     images = np.floor(sample.positions[oxygens] @ np.linalg.inv(box))
     nonbonded(copy.system).setUseDispersionCorrection(False)
     copy.system.setDefaultPeriodicBoxVectors(*(box * [[1.0], [1.0], [HEIGHT]]))

@@ -12,7 +12,12 @@ import openmm
 from openmm import app, unit
 
 from fmm_openmm.convert import ChargeSystem
-from fmm_openmm.convert.nonbonded import particle_parameters, set_particle_parameters
+from fmm_openmm.convert.nonbonded import (
+    nonbonded_forces,
+    particle_parameters,
+    set_particle_parameters,
+)
+from fmm_openmm.convert.openmm_system import default_box
 from fmm_openmm.oracle import ewald_sum
 
 CUTOFF = 0.9
@@ -144,14 +149,12 @@ def water(edge: float, shape: str = "cube", picoseconds: float = 1.0) -> Water:
     return Water(water_box(cell_of(Size(edge), shape), picoseconds))
 
 
-def water_box(vectors, picoseconds: float = 4.0, cutoff: float = CUTOFF, seed: int = 1) -> Sample:
+def water_box(vectors, picoseconds: float) -> Sample:
     """Rigid TIP3P water, minimised and then equilibrated at 300 K.
 
     Args:
         vectors: box vectors in reduced form, shape (3, 3), nm, or the edge of a cube.
         picoseconds: length of the equilibration.
-        cutoff: cutoff of the Lennard-Jones interaction, nm.
-        seed: seed of velocities and thermostat.
     """
     modeller = app.Modeller(app.Topology(), [] * unit.nanometer)
     forcefield = app.ForceField("amber14/tip3p.xml")
@@ -162,11 +165,11 @@ def water_box(vectors, picoseconds: float = 4.0, cutoff: float = CUTOFF, seed: i
     system = forcefield.createSystem(
         modeller.topology,
         nonbondedMethod=app.PME,
-        nonbondedCutoff=cutoff * unit.nanometer,
+        nonbondedCutoff=CUTOFF * unit.nanometer,
         removeCMMotion=False,
     )
     positions = np.array(modeller.positions.value_in_unit(unit.nanometer))
-    return equilibrated(system, positions, picoseconds, seed, minimize=100)
+    return equilibrated(system, positions, picoseconds, minimize=100)
 
 
 def equilibrated(
@@ -249,7 +252,7 @@ def tiled(sample: Sample, copies) -> Sample:
     if any(sample.system.isVirtualSite(i) for i in range(sample.system.getNumParticles())):
         raise ValueError("cannot repeat a System with virtual sites")
     count = int(np.prod(copies))
-    box = box_of(sample.system)
+    box = default_box(sample.system)
     system = openmm.System()
     system.setDefaultPeriodicBoxVectors(*(box * np.array(copies)[:, None]))
     n = sample.system.getNumParticles()
@@ -295,8 +298,8 @@ def tiled_charges(charges: ChargeSystem, copies) -> ChargeSystem:
 
 
 def nonbonded(system: openmm.System) -> openmm.NonbondedForce:
-    """The NonbondedForce of a System, which must outlive it."""
-    return next(force for force in system.getForces() if isinstance(force, openmm.NonbondedForce))
+    """The first NonbondedForce of a System, which must outlive it."""
+    return nonbonded_forces(system)[0]
 
 
 def degrees_of_freedom(system: openmm.System) -> int:
@@ -330,6 +333,11 @@ def scaled(
         yield
     finally:
         give(1.0, 1.0, 1.0)
+
+
+def on_gpu(platform: openmm.Platform) -> bool:
+    """Whether a platform runs on a GPU."""
+    return "Precision" in platform.getPropertyNames()
 
 
 def fastest_platform() -> openmm.Platform:
@@ -377,10 +385,3 @@ def _repeated(force: openmm.Force, n: int, count: int) -> openmm.Force:
 def _shifted(positions: np.ndarray, box: np.ndarray, copies) -> np.ndarray:
     shifts = np.array(list(np.ndindex(*copies))) @ box
     return (positions[None] + shifts[:, None]).reshape(-1, 3)
-
-
-def box_of(system: openmm.System) -> np.ndarray:
-    """Default box vectors of a System, shape (3, 3), nm."""
-    return np.array(
-        [vector.value_in_unit(unit.nanometer) for vector in system.getDefaultPeriodicBoxVectors()]
-    )

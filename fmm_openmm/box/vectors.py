@@ -20,9 +20,7 @@ SAME_SHAPE = 1e-12
 """Components of box vectors, over their width, and of strains that are rounding."""
 
 
-def check_box_vectors(
-    box_vectors, name: str = "box_vectors", boundary: Boundary | None = None
-) -> np.ndarray:
+def check_box_vectors(box_vectors, boundary: Boundary | None = None) -> np.ndarray:
     """Box vectors as a (3, 3) float64 array of rows a, b, c in nm, in OpenMM's reduced form.
 
     With a boundary only the vectors of its images must be reduced, by each other: one reduced by a
@@ -32,35 +30,35 @@ def check_box_vectors(
         ValueError: wrong shape, not finite, zero or negative volume, longer than
             ``MAX_COORDINATE``, not in reduced form, or a ``Quantity`` of another dimension.
     """
-    return check_reduced(check_numbers(box_vectors, "nanometer", name), name, boundary)
+    return check_reduced(check_numbers(box_vectors, "nanometer", "box_vectors"), boundary)
 
 
-def check_reduced(box: np.ndarray, name: str, boundary: Boundary | None = None) -> np.ndarray:
+def check_reduced(box: np.ndarray, boundary: Boundary | None = None) -> np.ndarray:
     """The checks of :func:`check_box_vectors` for a float64 array in nm, which is changed in
     place."""
     if box.shape != (3, 3):
-        raise ValueError(f"`{name}` must have shape (3, 3), got {box.shape}")
+        raise ValueError(f"`box_vectors` must have shape (3, 3), got {box.shape}")
     rows = box.tolist()  # NumPy takes microseconds a number
     (ax, ay, az), (bx, by, bz), (cx, cy, cz) = rows
     if not all(map(math.isfinite, (ax, ay, az, bx, by, bz, cx, cy, cz))):
-        raise ValueError(f"`{name}` must be finite, got {rows}")
+        raise ValueError(f"`box_vectors` must be finite, got {rows}")
     slack_a, slack_b = (1e-6 * max(map(abs, row)) for row in rows[:2])
     if max(abs(ay), abs(az)) > slack_a or abs(bz) > slack_b:
         raise ValueError(
-            f"`{name}` must be in reduced form: the first periodic box vector must be parallel to "
-            f"x and the second in the x-y plane, got {box.tolist()}"
+            "`box_vectors` must be in reduced form: the first periodic box vector must be parallel "
+            f"to x and the second in the x-y plane, got {box.tolist()}"
         )
     box[0, 1] = box[0, 2] = box[1, 2] = 0.0
     if min(ax, by, cz) <= 0.0:
-        raise ValueError(f"`{name}` must span a positive volume, got {box.tolist()}")
+        raise ValueError(f"`box_vectors` must span a positive volume, got {box.tolist()}")
     if max(map(max, rows)) > MAX_COORDINATE:
-        raise ValueError(f"`{name}` must be at most {MAX_COORDINATE:g} nm, got {box.tolist()}")
+        raise ValueError(f"`box_vectors` must be at most {MAX_COORDINATE:g} nm, got {box.tolist()}")
     periodic = (boundary or Boundary()).periodic
     for row, axis, tilt, length in (1, 0, bx, ax), (2, 0, cx, ax), (2, 1, cy, by):
         reducible = periodic[row] and periodic[axis]
         if reducible and 2 * abs(tilt) > (1.0 + 1e-6) * length:
             raise ValueError(
-                f"`{name}`: periodic box vectors must be in reduced form, got {box.tolist()}"
+                f"`box_vectors`: periodic box vectors must be in reduced form, got {box.tolist()}"
             )
     return box
 
@@ -81,7 +79,7 @@ def check_cell_vectors(box_vectors, boundary: Boundary) -> np.ndarray | None:
             f"`box_vectors` must be given with `boundary={boundary.name!r}`: "
             "use `boundary='open'` for free space"
         )
-    return check_box_vectors(box_vectors, boundary=boundary)
+    return check_box_vectors(box_vectors, boundary)
 
 
 def strain(cell: np.ndarray, other: np.ndarray) -> np.ndarray:

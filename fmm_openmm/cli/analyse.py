@@ -1,9 +1,8 @@
 """Coulomb energies of every frame of a trajectory and, on request, more.
 
-Electrostatics alone, exceptions excluded, by the stand-alone
-solver, at any tolerance, regardless of the one used in the simulation. Energies are in
-kJ/mol, potentials at the atoms in kJ/mol/e, forces in kJ/mol/nm, virials in
-kJ/mol.
+Electrostatics alone, exceptions excluded, by the stand-alone solver, at any tolerance, regardless
+of the one used in the simulation. Energies and virials are in kJ/mol, potentials at the atoms in
+kJ/mol/e, forces in kJ/mol/nm.
 """
 
 import csv

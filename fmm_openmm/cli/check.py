@@ -17,6 +17,7 @@ from fmm_openmm import ChargeSystem, CoulombSolver, use_fmm
 from fmm_openmm.cli.info import BACKENDS, describe_backend
 from fmm_openmm.cli.options import platform_names
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
+from fmm_openmm.convert.openmm_system import nonbonded_force
 from fmm_openmm.oracle import ewald_sum
 from fmm_openmm.units import COULOMB_CONSTANT
 
@@ -159,9 +160,7 @@ def on_platform(name: str, water: openmm.System, positions: np.ndarray, exact) -
     electrostatic forces."""
     check = Check(f"water: PME, platform {name}", limit=PLATFORM_TOLERANCE + PME_TOLERANCE)
     with_pme, with_fmm = openmm.XmlSerializer.clone(water), openmm.XmlSerializer.clone(water)
-    next(
-        f for f in with_pme.getForces() if isinstance(f, openmm.NonbondedForce)
-    ).setEwaldErrorTolerance(PME_TOLERANCE)
+    nonbonded_force(with_pme).setEwaldErrorTolerance(PME_TOLERANCE)
     use_fmm(with_fmm, tolerance=PLATFORM_TOLERANCE)
     try:
         pme = forces_on(name, with_pme, positions)

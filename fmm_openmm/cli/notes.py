@@ -8,7 +8,7 @@ import numpy as np
 from fmm_openmm import ChargeSystem, FMMForce, UnsupportedError, find_fmm
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.cli import inputs, readers
-from fmm_openmm.convert.openmm_system import nonbonded_force
+from fmm_openmm.convert.openmm_system import default_box, nonbonded_force
 
 DENSITIES = (1.0, 300.0)
 """Bounds of the density, atoms per nm^3, outside which a note questions the unit of the box.
@@ -67,7 +67,7 @@ def _no_box(args) -> str:
 
 def _box_notes(args, system, boundary: Boundary) -> list[str]:
     """Return notes on the size of a periodic box."""
-    box = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
+    box = default_box(system)
     narrowest, volume = np.diag(box).min(), np.prod(np.diag(box))
     atoms = sum(not system.isVirtualSite(i) for i in range(system.getNumParticles()))
     density, notes = atoms / volume, []

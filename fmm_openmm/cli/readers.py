@@ -17,7 +17,7 @@ from fmm_openmm.boundary import OPEN, Boundary
 from fmm_openmm.box import check_box_vectors
 from fmm_openmm.convert.cells import cell_from_lengths, is_no_cell, reduced
 from fmm_openmm.convert.frames import read_frames
-from fmm_openmm.convert.openmm_system import system_of_charges
+from fmm_openmm.convert.openmm_system import default_box, system_of_charges
 
 CONSTRAINTS = {"none": None, "hbonds": app.HBonds, "allbonds": app.AllBonds, "hangles": app.HAngles}
 
@@ -83,7 +83,7 @@ def _box(args, own, boundary: Boundary | None = None):
         )
     angles = np.radians(args.box[3:]) if len(args.box) == 6 else [np.pi / 2] * 3
     try:
-        box = check_box_vectors(cell_from_lengths(args.box[:3], angles), boundary=Boundary(OPEN))
+        box = check_box_vectors(cell_from_lengths(args.box[:3], angles), Boundary(OPEN))
     except ValueError as error:
         raise ValueError(
             f"--box {' '.join(f'{value:g}' for value in args.box)} is no cell: {error}"
@@ -242,7 +242,7 @@ def _read_system(found, args):
     boundaries = [force._definition.boundary for force in find_fmm(system)]
     box = _box(args, own, *boundaries[:1])
     if box is None and system.usesPeriodicBoundaryConditions():
-        box = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
+        box = default_box(system)
     molecules = _molecules(system, positions, topology, box)
     molecules.velocities = velocities
     return molecules

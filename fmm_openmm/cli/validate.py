@@ -16,7 +16,7 @@ from fmm_openmm import find_fmm, validate
 from fmm_openmm.cli import inputs, notes
 from fmm_openmm.cli.options import add_fmm_arguments, fmm_options
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
-from fmm_openmm.convert.openmm_system import nonbonded_force
+from fmm_openmm.convert.openmm_system import default_box, nonbonded_force
 from fmm_openmm.integration.validation import REFERENCE_NAMES, reference_cutoff
 
 EWALD_LIMIT = 50_000
@@ -58,8 +58,7 @@ def run(args, terminal) -> Outcome:
         if reference == "auto" and boundary.is_partial:
             reference = "ewald"
         elif reference == "auto" and periodic:
-            box = molecules.system.getDefaultPeriodicBoxVectors()
-            affordable = reference_cutoff(np.array([vector._value for vector in box])) is not None
+            affordable = reference_cutoff(default_box(molecules.system)) is not None
             large = len(molecules.positions) > EWALD_LIMIT
             reference = "pme" if large and affordable else "ewald"
         elif reference == "auto":

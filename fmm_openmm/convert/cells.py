@@ -83,7 +83,7 @@ def reduce_box(box_vectors, boundary: Boundary) -> np.ndarray:
         (ax, ay, az), (_, by, bz), (_, _, cz) = box.tolist()
         if not (ay or az or bz) and min(ax, by, cz) > 0:
             box = reduced(box, periodic=boundary.periodic)
-    return check_reduced(box, "box_vectors", boundary)
+    return check_reduced(box, boundary)
 
 
 def cell_from_lengths(lengths: Sequence[float], angles: Sequence[float]) -> np.ndarray:

@@ -16,9 +16,16 @@ import openmm
 from fmm_openmm.units import strip_units
 
 
+def nonbonded_forces(system: openmm.System) -> list[openmm.NonbondedForce]:
+    """The NonbondedForces of a System, in order; the System must outlive them."""
+    return [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
+
+
 def particle_parameters(force: openmm.NonbondedForce) -> np.ndarray:
     """Charge, sigma and epsilon of every particle, shape (n, 3), e, nm, kJ/mol."""
-    return _read(force, "getParticleParameters", force.getNumParticles(), 3)
+    rows = calls(force, "getParticleParameters", force.getNumParticles())
+    # an iterator, since the garbage collector would repeatedly traverse a list of millions of lists
+    return np.fromiter(chain.from_iterable(rows), np.float64).reshape(-1, 3)
 
 
 def set_particle_parameters(force: openmm.NonbondedForce, parameters: np.ndarray) -> None:
@@ -60,15 +67,6 @@ def has_electrostatics(force: openmm.NonbondedForce) -> bool:
         or any(row[2] for row in offsets)
         or any(row[2] for row in scales)
         or any(row[2] for row in exceptions)
-    )
-
-
-def _read(force: openmm.NonbondedForce, name: str, number: int, width: int) -> np.ndarray:
-    """Results of the method ``name`` for each index below ``number``, shape (number, width),
-    float64."""
-    # an iterator, since the garbage collector would repeatedly traverse a list of millions of lists
-    return np.fromiter(chain.from_iterable(calls(force, name, number)), np.float64).reshape(
-        number, width
     )
 
 

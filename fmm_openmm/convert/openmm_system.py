@@ -12,10 +12,10 @@ import openmm
 from openmm import app, unit
 
 from fmm_openmm.boundary import Boundary
-from fmm_openmm.box import check_box_vectors, unwrap
+from fmm_openmm.box import unwrap
 from fmm_openmm.checks import check_pairs, check_positions
 from fmm_openmm.convert.cells import is_no_cell, reduced
-from fmm_openmm.convert.nonbonded import excepted_pairs, particle_parameters
+from fmm_openmm.convert.nonbonded import excepted_pairs, nonbonded_forces, particle_parameters
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.neutralization import Neutralization
 
@@ -93,7 +93,7 @@ def nonbonded_force(system) -> openmm.NonbondedForce:
     Raises:
         UnsupportedError: the System has none, or more than one.
     """
-    forces = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
+    forces = nonbonded_forces(system)
     if len(forces) != 1:
         names = ", ".join(force.getName() for force in system.getForces()) or "no force at all"
         raise UnsupportedError(
@@ -123,8 +123,16 @@ def global_defaults(force: openmm.NonbondedForce) -> dict[str, float]:
 def defaults_in(system) -> dict[str, float]:
     """Default values of the global parameters of all NonbondedForces of a System. They take
     precedence over those of an FMMForce, since they may have been set after the conversion."""
-    forces = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
-    return {name: value for force in forces for name, value in global_defaults(force).items()}
+    return {
+        name: value
+        for force in nonbonded_forces(system)
+        for name, value in global_defaults(force).items()
+    }
+
+
+def default_box(system: openmm.System) -> np.ndarray:
+    """The default box vectors of a System, shape (3, 3), nm."""
+    return np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
 
 
 def charges_of_system(system, positions=None) -> dict:
@@ -138,18 +146,15 @@ def charges_of_system(system, positions=None) -> dict:
                 f"the charges of {first.name} and {other.name} do not add up: the forces differ in "
                 "particles, exclusions, boundary or neutralization"
             )
-    boundary, box_vectors = first.boundary, None
-    if not boundary.is_open:
-        box_vectors = system.getDefaultPeriodicBoxVectors()
+    boundary, box_vectors = first.boundary, default_box(system)
     if boundary.is_partial and positions is not None:
-        vectors = check_box_vectors(box_vectors)
-        positions = unwrap(check_positions(positions, len(first.charges)), vectors, boundary)
+        positions = unwrap(check_positions(positions, len(first.charges)), box_vectors, boundary)
         if first.neutralization is not None:
-            positions = first.neutralization.place(positions, vectors)
+            positions = first.neutralization.place(positions, box_vectors)
     return {
         "charges": sum((other.charges for other in others), first.charges),
         "positions": positions,
-        "box_vectors": box_vectors,
+        "box_vectors": None if boundary.is_open else box_vectors,
         "exclusions": first.exclusions,
         "exclusions_periodic": first.exclusions_periodic,
         "boundary": boundary.name,
@@ -165,9 +170,10 @@ def _sources(system) -> list[Source]:
     sources = [Source.from_fmm(force, defaults) for force in forces]
     if not sources:
         return [Source.from_nonbonded(nonbonded_force(system))]
-    nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
     return sources + [
-        Source.from_nonbonded(force) for force in nonbonded if nonbonded_charges(force).any()
+        Source.from_nonbonded(force)
+        for force in nonbonded_forces(system)
+        if nonbonded_charges(force).any()
     ]
 
 
@@ -206,7 +212,7 @@ def system_of_charges(
     system, force = openmm.System(), openmm.NonbondedForce()
     for charge in charges:
         system.addParticle(mass)
-        force.addParticle(charge, 1.0, 0.0)
+        force.addParticle(float(charge), 1.0, 0.0)
     for first, second in exclusions.tolist():
         force.addException(first, second, 0.0, 1.0, 0.0)
     force.setExceptionsUsePeriodicBoundaryConditions(exclusions_periodic)
@@ -231,14 +237,8 @@ def charges_of_bonds(charges, bonds, positions, box_vectors) -> dict:
             space.
     """
     bonds = check_pairs(bonds, len(charges), "bonds")
-    system, force = openmm.System(), openmm.NonbondedForce()
-    for charge in charges:
-        system.addParticle(1.0)
-        force.addParticle(float(charge), 0.0, 0.0)
+    none = np.empty((0, 2), np.int64)
+    box = None if box_vectors is None else reduced(box_vectors)
+    system, force = system_of_charges(charges, none, True, box)
     force.createExceptionsFromBonds(bonds.tolist(), 0.0, 0.0)
-    force.setExceptionsUsePeriodicBoundaryConditions(True)
-    if box_vectors is not None:
-        force.setNonbondedMethod(force.PME)
-        system.setDefaultPeriodicBoxVectors(*reduced(box_vectors))
-    system.addForce(force)
     return charges_of_system(system, positions) | {"box_vectors": box_vectors}

@@ -6,6 +6,9 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import erfc, gammaincc
 
+NEAREST_FAR = 2.0
+"""Distance of the nearest far boxes beyond the smallest near stencil, 27 boxes, box widths."""
+
 
 def inverse_double_factorials(top: int) -> np.ndarray:
     """``1 / (2 l - 1)!!`` of the degrees up to ``top``, shape (top + 1,)."""
@@ -42,21 +45,19 @@ def truncation_radii(top: int, accuracy: float, alpha: float, reach: float) -> t
     ) + 0.25
 
 
-def isolating_split(
-    top: int, accuracy: float, gap: float, reach: float = 2.0
-) -> tuple[float, float]:
+def isolating_split(top: int, accuracy: float, gap: float) -> tuple[float, float]:
     """The smallest splitting parameter with which terms of real space are negligible at the
     distance ``gap`` and beyond, and the truncation radius in reciprocal space; both are zero if the
-    gap is infinite. Arguments as in :func:`truncation_radii`."""
+    gap is infinite. Other arguments as in :func:`truncation_radii`."""
     if not np.isfinite(gap):
         return 0.0, 0.0
     l = np.arange(top + 1)[:, None]
     x = np.arange(2.0, 12.0, 0.1)
-    images = 26 * (reach / gap) ** (l + 1) * gammaincc(l + 0.5, x * x)
+    images = 26 * (NEAREST_FAR / gap) ** (l + 1) * gammaincc(l + 0.5, x * x)
     alpha = x[(images > accuracy).any(0)].max(initial=x[0]) / gap
     g = alpha * np.arange(0.2, 30.0, 0.1)
     return alpha, float(
-        g[(spectral_weight(top, g, alpha, reach) > accuracy).any(0)].max(initial=g[0])
+        g[(spectral_weight(top, g, alpha, NEAREST_FAR) > accuracy).any(0)].max(initial=g[0])
     )
 
 

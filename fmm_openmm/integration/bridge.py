@@ -221,10 +221,9 @@ class HostBridge:
         cell = structure.cell(box_vectors)
         if self._solver is None:
             self._solver = structure.solver(self.definition.options, charges, cell, positions)
-            self._loaded = charges
-        if self._loaded is not charges:
+        elif self._loaded is not charges:
             self._solver.set_charges(charges)
-            self._loaded = charges
+        self._loaded = charges
         return self._solver, positions, cell
 
 

@@ -1,11 +1,11 @@
 """The C++ object of an ``FMMForce``: created on first use, discarded or updated after a change."""
 
 import pickle
-import warnings
 from typing import TYPE_CHECKING
 
 import openmm
 
+from fmm_openmm.errors import warn
 from fmm_openmm.integration.bridge import HostBridge
 from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.native import callbacks
@@ -103,10 +103,9 @@ class ForceHandle(_PythonForce):
         callbacks.changed()
         if self._is_taken:
             if not replace_pickle(self, pickle.dumps(self._bridge)):
-                warnings.warn(
+                warn(
                     "this build of OpenMM does not let an FMMForce change once a System owns it: "
-                    "the change acts in Contexts, but XML and copies of the System will lack it",
-                    stacklevel=3,
+                    "the change acts in Contexts, but XML and copies of the System will lack it"
                 )
         else:
             self._name, self._group = self.getName(), self.getForceGroup()
@@ -115,9 +114,8 @@ class ForceHandle(_PythonForce):
     def _restructured(self) -> None:
         self._edited()
         if not self._bridge.is_current:
-            warnings.warn(
+            warn(
                 "an FMMForce was given other particles or exclusions after a Context had used it: "
                 "Contexts of this System keep the old ones; make a Context of "
-                "copy.deepcopy(system) for the new ones",
-                stacklevel=3,
+                "copy.deepcopy(system) for the new ones"
             )

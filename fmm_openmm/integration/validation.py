@@ -13,7 +13,8 @@ import openmm
 
 from fmm_openmm.boundary import OPEN, PERIODIC, Boundary
 from fmm_openmm.checks import check_choice, check_positions
-from fmm_openmm.convert.openmm_system import defaults_in, system_of_charges
+from fmm_openmm.convert.nonbonded import nonbonded_forces
+from fmm_openmm.convert.openmm_system import default_box, defaults_in, system_of_charges
 from fmm_openmm.dipole_term import DipoleTerm
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.definition import Definition
@@ -254,7 +255,7 @@ def electrostatics(system: openmm.System) -> tuple[Definition, openmm.NonbondedF
     """The definition of charges and exclusions, and the NonbondedForce with the settings of PME,
     which is a new one if the System has none."""
     converted = find_fmm(system)
-    nonbonded = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
+    nonbonded = nonbonded_forces(system)
     if len(converted) == 1:
         check_system(system)
         return converted[0]._definition, nonbonded[0] if nonbonded else openmm.NonbondedForce()
@@ -271,9 +272,8 @@ def charges_and_cell(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Charges, shape (n,), e, at the defaults of the global parameters, and the default cell of a
     System, shape (3, 3), nm; None in free space."""
-    box_vectors = np.array([vector._value for vector in system.getDefaultPeriodicBoxVectors()])
     charges = definition.parameters.charges(defaults_in(system))
-    return charges, definition.structure.cell(box_vectors)
+    return charges, definition.structure.cell(default_box(system))
 
 
 def _by_openmm(

@@ -1,14 +1,11 @@
 """Arrays of a NonbondedForce's parameters: those that its own methods return and take,
 to the last bit."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import openmm
 import pytest
 
 import fmm_openmm as fmm
-from fmm_openmm.convert import nonbonded
 from fmm_openmm.convert.nonbonded import (
     excepted_pairs,
     first_charged,
@@ -24,7 +21,7 @@ def route(request, monkeypatch):
     """The functions of OpenMM's extension module, and the methods, for an OpenMM that lacks
     these functions."""
     if request.param == "methods":
-        monkeypatch.setattr(nonbonded, "openmm", SimpleNamespace())
+        monkeypatch.delattr(openmm, "_openmm")
 
 
 @pytest.fixture
@@ -125,7 +122,7 @@ def test_converting_a_system_by_either(water, monkeypatch):
         system = openmm.XmlSerializer.clone(water.system)
         with monkeypatch.context() as patch:
             if not functions:
-                patch.setattr(nonbonded, "openmm", SimpleNamespace())
+                patch.delattr(openmm, "_openmm")
             force = fmm.use_fmm(system)
             texts = [
                 openmm.XmlSerializer.serialize(system.getForce(k))

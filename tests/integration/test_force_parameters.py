@@ -209,7 +209,6 @@ def test_two_forces_updated_in_one_context(ions):
     )
 
 
-@pytest.mark.filterwarnings("ignore:an FMMForce was given other particles")
 @pytest.mark.parametrize(
     "change",
     [
@@ -222,7 +221,9 @@ def test_structure_is_fixed_once_used(ions, change):
     force = fmm.use_fmm(ions.system, **TIGHT)
     context = ions.context()
     energy = energy_of(context)
-    change(force)
+    with pytest.warns(UserWarning, match="an FMMForce was given other particles") as warned:
+        change(force)
+    assert warned[0].filename == __file__  # the line of the user, not one of the package
     with pytest.raises(ValueError, match=r"updateParametersInContext: .* must not change"):
         force.updateParametersInContext(context)
     assert energy_of(context) == energy

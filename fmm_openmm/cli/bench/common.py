@@ -92,10 +92,10 @@ def default_sizes(on_gpu: bool, gpu: str = GPU_SIZES, cpu: str = CPU_SIZES) -> l
 
 def chosen_platform(args):
     """Return the OpenMM platform to measure on, and whether it runs on a GPU."""
-    from fmm_openmm.bench.systems import fastest_platform
+    from fmm_openmm.bench.systems import fastest_platform, on_gpu
 
     chosen = platform(args) or fastest_platform()
-    return chosen, chosen.getName() in ("CUDA", "HIP", "OpenCL")
+    return chosen, on_gpu(chosen)
 
 
 def most_atoms(args, default: float, least: int = 1000) -> float:

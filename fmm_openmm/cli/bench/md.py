@@ -4,9 +4,8 @@ marginal cost of the Coulomb interaction.
 The system is water (--sizes), a membrane that OpenMM ships (--preset) or a file (--system).
 Membranes and files are minimised and simulated for 4 ps with PME before they are timed. PME is
 measured at the given cutoff and, at tolerances below 1e-4, at the fastest of this, 0.9, 1.05 and
-1.2 nm. If the
-Lennard-Jones interaction is switched off or is a CustomNonbondedForce, as in CHARMM36, the
-cutoff is a parameter of the force field, and PME is measured at no other.
+1.2 nm. If the Lennard-Jones interaction is switched off or is a CustomNonbondedForce, as in
+CHARMM36, the cutoff is a parameter of the force field, and PME is measured at no other.
 """
 
 import argparse

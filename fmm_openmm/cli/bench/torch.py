@@ -4,7 +4,7 @@ nvalchemi-toolkit-ops if they are installed."""
 import numpy as np
 
 from fmm_openmm.backends import choose_backend
-from fmm_openmm.cli.bench.common import add_growth, lines
+from fmm_openmm.cli.bench.common import add_growth, lines, most_atoms
 from fmm_openmm.cli.info import versions
 from fmm_openmm.convert.packages import require
 
@@ -28,7 +28,7 @@ def run(args, terminal, drawing) -> dict:
     from fmm_openmm.bench.torch import measure
 
     device = args.device or choose_backend()
-    most = args.max_atoms or MOST_ATOMS[device]
+    most = most_atoms(args, MOST_ATOMS[device])
     edges = [2 * round(np.cbrt(size) / 2) for size in SIZES if size <= 1.001 * most]
     terminal.say(
         f"{device}, {args.dtype}, tolerance {args.tolerance:g}, molten salt: energy, forces and "

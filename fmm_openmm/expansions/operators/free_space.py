@@ -45,6 +45,7 @@ from scipy.special import gammainc, gammaincc
 from fmm_openmm.box import PaddedLattice, index_grid
 from fmm_openmm.expansions.harmonics import by_degree, degrees, irregular_norm, regular
 from fmm_openmm.expansions.splitting import (
+    NEAREST_FAR,
     inverse_double_factorials,
     isolating_split,
     spectral_weight,
@@ -133,7 +134,7 @@ def _add_reciprocal(
     alpha, cut = isolating_split(top, accuracy, lattice.gap)
     if alpha == 0.0:
         return
-    weight = spectral_weight(top, alpha * np.arange(0.2, 30.0, 0.1), alpha, 2.0).max(1)
+    weight = spectral_weight(top, alpha * np.arange(0.2, 30.0, 0.1), alpha, NEAREST_FAR).max(1)
     top = int(np.flatnonzero(weight > accuracy).max())
     parity = (-1.0) ** degrees(top)
     factor = inverse_double_factorials(top)[degrees(top)] * irregular_norm(top) * parity

@@ -26,15 +26,16 @@ from scipy.special import gammainc
 from fmm_openmm.box import BoxLattice, within
 from fmm_openmm.expansions.harmonics import by_degree, degrees, irregular_norm, regular, term_count
 from fmm_openmm.expansions.splitting import (
+    NEAREST_FAR,
     inverse_double_factorials,
     truncation_radii,
     upper_gamma,
 )
 from fmm_openmm.openmp import fft_workers
 
-# splitting parameter over the inverse box width: balances the real-space FFT
-# against the reciprocal images
 ALPHA = 0.55
+"""Splitting parameter, inverse box widths: balances the real-space FFT against the reciprocal
+images."""
 
 POINTS = 4096
 """Number of points whose harmonics are evaluated together."""
@@ -66,8 +67,7 @@ def periodic_operator(
     lattice: BoxLattice, top: int, accuracy: float, sums: Callable, octant: bool
 ) -> np.ndarray:
     """See :data:`fmm_openmm.expansions.operators.OPERATORS`."""
-    # 2: the smallest near stencil, 27 boxes
-    real_cut, reciprocal_cut = truncation_radii(top, accuracy, ALPHA, 2.0)
+    real_cut, reciprocal_cut = truncation_radii(top, accuracy, ALPHA, NEAREST_FAR)
     operator = _real_space(lattice, top, real_cut, sums)
     operator += _reciprocal(lattice, top, reciprocal_cut, sums)
     d1, d2, _ = lattice.fft_shape

@@ -79,14 +79,13 @@ def use_fmm(
     parameters = particle_parameters(nonbonded)
     force._fill(nonbonded, parameters[:, 0])
     original = Original.from_force(nonbonded, force._definition.parameters.base)
-    original = replace(
+    found = zeroed(system.getForces(), expected_charges(force._definition, original))
+    force._definition.original = replace(
         original,
+        zeroed=tuple(signature(other) for other, *_ in found),
         exceptions=force.getNumExclusions(),
         place=place,
-    )
-    found = zeroed(system.getForces(), expected_charges(force._definition, original))
-    original = replace(original, zeroed=tuple(signature(other) for other, *_ in found))
-    force._definition.original = original.pack()
+    ).pack()
     force._declares_parameters = False
     forces = system.getNumForces()
     try:

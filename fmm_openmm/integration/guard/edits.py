@@ -11,7 +11,12 @@ from collections import Counter
 import numpy as np
 import openmm
 
-from fmm_openmm.convert.nonbonded import excepted_pairs, first_charged, has_electrostatics
+from fmm_openmm.convert.nonbonded import (
+    excepted_pairs,
+    first_charged,
+    has_electrostatics,
+    nonbonded_forces,
+)
 from fmm_openmm.convert.openmm_system import global_defaults
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.conversion.original import ANY, METHODS, PERIODIC, Original
@@ -72,7 +77,7 @@ def check_system(system: openmm.System) -> None:
     """
     forces = find_fmm(system)
     for force in forces:
-        _check_particles(force, "FMMForce", force.getNumParticles(), system)
+        _check_particles(force, system)
     made = [force for force in forces if force._definition.original is not None]
     if len(made) > 1:
         raise UnsupportedError(
@@ -94,12 +99,12 @@ def check_sent(force: openmm.NonbondedForce, context: openmm.Context) -> None:
     if any(int(force.this) == int(other.this) for other in system.getForces()) and any(
         other._definition.original is not None for other in find_fmm(system)
     ):
-        _check_charges(force, _named(force, "NonbondedForce"))
+        _check_charges(force)
 
 
 def converted_force(system: openmm.System, original: Original) -> openmm.NonbondedForce | None:
     """The NonbondedForce that was converted."""
-    found = _nonbonded(system)
+    found = nonbonded_forces(system)
     return found[original.place] if original.place < len(found) else None
 
 
@@ -114,26 +119,22 @@ def expected_charges(definition, original: Original) -> np.ndarray:
     return charges
 
 
-def _nonbonded(system: openmm.System) -> list[openmm.NonbondedForce]:
-    return [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
-
-
 def _check_converted(force: FMMForce, system: openmm.System) -> None:
     definition = force._definition
     assert definition.original is not None, "the force was made by hand"
     original = Original.unpack(definition.original)
-    found, place = _nonbonded(system), original.place
+    found, place = nonbonded_forces(system), original.place
     others = found[:place] + found[place + 1 :]
     if place >= len(found) or any(map(has_electrostatics, others)):
         names = f" ({', '.join(repr(other.getName()) for other in found)})" if found else ""
         raise UnsupportedError(
             f"the System holds {len(found)} NonbondedForces{names}, and "
-            f"{_named(force, 'FMMForce')} was made of one. {REMEDY}"
+            f"{_named(force)} was made of one. {REMEDY}"
         )
     nonbonded = found[place]
-    name = _named(nonbonded, "NonbondedForce")
-    _check_particles(nonbonded, "NonbondedForce", nonbonded.getNumParticles(), system)
-    _check_charges(nonbonded, name)
+    name = _named(nonbonded)
+    _check_particles(nonbonded, system)
+    _check_charges(nonbonded)
     _check_settings(nonbonded, name, definition, original.method_without_coulomb)
     _check_exceptions(nonbonded, name, definition.exclusions.rows, original.exceptions)
     known = Counter(original.zeroed)
@@ -144,17 +145,17 @@ def _check_converted(force: FMMForce, system: openmm.System) -> None:
             if isinstance(other, openmm.CustomBondForce):
                 which = f"{zeros} of {total} bonds between charges"
             raise UnsupportedError(
-                f"{_named(other, type(other).__name__)} has the charge of {which} at 0, as in the "
+                f"{_named(other)} has the charge of {which} at 0, as in the "
                 f"converted {name}: it was made after fmm.use_fmm(system). {REMEDY}"
             )
         known[key] -= 1
 
 
 def _check_without_fmm(system: openmm.System) -> None:
-    found = _nonbonded(system)
+    found = nonbonded_forces(system)
     if found and all(first_charge(force) is None for force in found):
         raise UnsupportedError(
-            f"the FMMForce was removed from the System, and {_named(found[0], 'NonbondedForce')} "
+            f"the FMMForce was removed from the System, and {_named(found[0])} "
             "has no charges since fmm.use_fmm(system). Create the System again, and call "
             "fmm.restore_pme(system) in place of system.removeForce()."
         )
@@ -179,12 +180,12 @@ def _check_settings(nonbonded, name: str, definition, method: int) -> None:
             )
 
 
-def _check_charges(nonbonded: openmm.NonbondedForce, name: str) -> None:
+def _check_charges(nonbonded: openmm.NonbondedForce) -> None:
     text = first_charge(nonbonded)
     if text is not None:
         raise UnsupportedError(
-            f"{name} has charges again, which fmm.use_fmm(system) had moved to the FMMForce: "
-            f"{text}. {REMEDY} To change charges alone, call setParticleParameters() or "
+            f"{_named(nonbonded)} has charges again, which fmm.use_fmm(system) had moved to the "
+            f"FMMForce: {text}. {REMEDY} To change charges alone, call setParticleParameters() or "
             "setCharges() of the FMMForce."
         )
 
@@ -239,19 +240,20 @@ def first_in_one_only(pairs: np.ndarray, others: np.ndarray) -> tuple[int, int] 
     return tuple(pairs[np.argmax(missing)].tolist()) if missing.any() else None
 
 
-def _check_particles(force: openmm.Force, kind: str, count: int, system: openmm.System) -> None:
+def _check_particles(force: FMMForce | openmm.NonbondedForce, system: openmm.System) -> None:
+    count = force.getNumParticles()
     if count != system.getNumParticles():
-        by_hand = kind == "FMMForce" and force._definition.original is None
+        by_hand = isinstance(force, FMMForce) and force._definition.original is None
         remedy = (
             "Call its addParticle() for each particle of the System before a Context is made."
             if by_hand
             else REMEDY
         )
         raise UnsupportedError(
-            f"{_named(force, kind)} must have one particle for each of the System's "
+            f"{_named(force)} must have one particle for each of the System's "
             f"{system.getNumParticles()}, got {count}. " + remedy
         )
 
 
-def _named(force: openmm.Force, kind: str) -> str:
-    return f"{kind} {force.getName()!r}"
+def _named(force: openmm.Force) -> str:
+    return f"{type(force).__name__} {force.getName()!r}"

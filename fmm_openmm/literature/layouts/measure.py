@@ -42,13 +42,11 @@ CLAIM = {
 }
 
 
-def random_boxes(
-    density: float, particles: float, near_radius: float, seed: int = 1
-) -> Neighbourhood:
+def random_boxes(density: float, particles: float, near_radius: float) -> Neighbourhood:
     """A cube of boxes with approximately the given number of particles at random positions."""
     side = max(1, round(np.cbrt(particles / density)))
     lattice = BoxLattice.from_cell(np.eye(3) * side, np.diag([side] * 3), near_radius)
-    box = np.random.default_rng(seed).integers(0, lattice.size, round(density * lattice.size))
+    box = np.random.default_rng(1).integers(0, lattice.size, round(density * lattice.size))
     return Neighbourhood.from_lattice(
         lattice, np.append(0, np.cumsum(np.bincount(box, minlength=lattice.size)))
     )
