@@ -22,7 +22,7 @@ from fmm_openmm.convert.cells import (
     is_no_cell,
     standard_orientation,
 )
-from fmm_openmm.convert.packages import NM_PER_ANGSTROM, require
+from fmm_openmm.convert.packages import NM_PER_ANGSTROM, cell_of_timestep, require
 
 CHUNK = 16
 """Number of frames of a file in memory at a time."""
@@ -161,9 +161,7 @@ def frame_of_timestep(step, atoms) -> Frame:
         atoms: an AtomGroup, or the timestep for all atoms.
     """
     positions = atoms.positions.astype(np.float64) * NM_PER_ANGSTROM
-    cell = step.triclinic_dimensions
-    if cell is not None:
-        cell = np.asarray(cell, np.float64) * NM_PER_ANGSTROM
+    cell = cell_of_timestep(step, "dimensions")
     return Frame.from_cell(positions, cell, float(step.time), "dimensions")
 
 

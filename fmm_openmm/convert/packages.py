@@ -49,13 +49,12 @@ def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0, bonds=None) -
     mdtraj = require("mdtraj", "mdtraj")
     _check_type("trajectory", trajectory, mdtraj.Trajectory)
     frame = check_integer(frame, "frame", -trajectory.n_frames, trajectory.n_frames - 1)
-    positions = trajectory.xyz[frame].astype(np.float64)
-    box = None
-    if trajectory.unitcell_vectors is not None:
-        box, rotation = standard_orientation(
-            trajectory.unitcell_vectors[frame], "trajectory.unitcell_vectors"
-        )
-        positions = positions @ rotation
+    cells = trajectory.unitcell_vectors
+    positions, box = _turned(
+        trajectory.xyz[frame].astype(np.float64),
+        None if cells is None else cells[frame],
+        "trajectory.unitcell_vectors",
+    )
     if _is_forcefield(charges_or_forcefield):
         if bonds is not None:
             raise ValueError(
@@ -69,6 +68,16 @@ def from_mdtraj(trajectory, charges_or_forcefield, frame: int = 0, bonds=None) -
     return charges_of_bonds(
         charges, _bonds(trajectory.topology) if bonds is None else bonds, positions, box
     )
+
+
+def _turned(
+    positions: np.ndarray, cell: np.ndarray | None, name: str
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Positions, shape (n, 3), nm, and cell in OpenMM's orientation; None if there is none."""
+    if is_no_cell(cell):
+        return positions, None
+    box, rotation = standard_orientation(cell, name)  # type: ignore[arg-type]
+    return positions @ rotation, box
 
 
 def _bonds(topology) -> list[tuple[int, int]]:
@@ -163,14 +172,24 @@ def from_mdanalysis(universe, bonds=None) -> dict:
         places = np.full(universe.universe.atoms.n_atoms, -1)
         places[atoms.indices] = np.arange(atoms.n_atoms)
         bonds = places[pairs]
+    cell = cell_of_timestep(universe.universe.trajectory.ts, "universe.dimensions")
     positions = atoms.positions.astype(np.float64) * NM_PER_ANGSTROM
-    cell = universe.universe.trajectory.ts.triclinic_dimensions
-    if cell is None:
-        return charges_of_bonds(charges, bonds, positions, None)
-    box, rotation = standard_orientation(
-        np.asarray(cell, dtype=np.float64) * NM_PER_ANGSTROM, "universe.dimensions"
-    )
-    return charges_of_bonds(charges, bonds, positions @ rotation, box)
+    positions, box = _turned(positions, cell, "universe.dimensions")
+    return charges_of_bonds(charges, bonds, positions, box)
+
+
+def cell_of_timestep(step, name: str) -> np.ndarray | None:
+    """The cell of a timestep of MDAnalysis, shape (3, 3), nm; None if it has none.
+
+    Raises:
+        ValueError: no cell has its lengths and angles, for which MDAnalysis gives zeros.
+    """
+    if step.dimensions is None:
+        return None
+    cell = NM_PER_ANGSTROM * np.asarray(step.triclinic_dimensions, np.float64)
+    if not cell.any():
+        raise ValueError(f"`{name}` must span a positive volume, got {step.dimensions.tolist()}")
+    return cell
 
 
 def _check_massless(atoms, charges, pairs) -> None:

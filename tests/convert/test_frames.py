@@ -128,6 +128,9 @@ def test_mdanalysis(frames, folder):
     some = universe.select_atoms("name O")
     check(read_frames(some), (frames[0][:, ::3], frames[1]))
     check(read_frames(universe.trajectory[2::5]), frames, slice(2, None, 5))
+    universe.dimensions = [20, 20, 0, 90, 90, 90]
+    with pytest.raises(ValueError, match=r"`dimensions` must span a positive volume, got \[20"):
+        list(read_frames([universe.trajectory.ts]))
 
 
 def test_iterables(frames):

@@ -56,9 +56,10 @@ def test_mdtraj_frame_and_box(trajectory, water):
         ValueError, match=r"`trajectory\.unitcell_vectors` must span a positive volume"
     ):
         fmm.ChargeSystem.from_mdtraj(two, water.charges)
-    two.unitcell_vectors = None
-    assert fmm.ChargeSystem.from_mdtraj(two, water.charges).box_vectors is None
-    assert fmm.ChargeSystem.from_mdtraj(two, "amber14/tip3p.xml").box_vectors is None
+    for none in (None, np.zeros((2, 3, 3)), np.array(2 * [0.1 * np.eye(3)])):
+        two.unitcell_vectors = none
+        assert fmm.ChargeSystem.from_mdtraj(two, water.charges).box_vectors is None
+        assert fmm.ChargeSystem.from_mdtraj(two, "amber14/tip3p.xml").box_vectors is None
 
 
 def test_mdtraj_refuses(trajectory, water):
@@ -255,10 +256,11 @@ def test_mdanalysis_part(universe, water):
 
 
 def test_mdanalysis_box_and_bonds(universe):
-    universe.dimensions = None
-    found = fmm.ChargeSystem.from_mdanalysis(universe, bonds=[])
-    assert found.box_vectors is None
-    assert len(found.exclusions) == 0
+    for none in (None, [1, 1, 1, 90, 90, 90]):
+        universe.dimensions = none
+        found = fmm.ChargeSystem.from_mdanalysis(universe, bonds=[])
+        assert found.box_vectors is None
+        assert len(found.exclusions) == 0
     universe.dimensions = [20, 20, 20, 60, 60, 90]
     box = fmm.ChargeSystem.from_mdanalysis(universe).box_vectors
     assert box == pytest.approx(np.array([[2, 0, 0], [0, 2, 0], [1, 1, np.sqrt(2)]]), abs=FLOAT32)
