@@ -201,6 +201,12 @@ __device__ __forceinline__ void store_starts(const Shared& s, int first, int* __
     }
 }
 
+// Whether any box of the block has a slot, those of other ranks have none.
+__device__ __forceinline__ bool has_slot(const int* __restrict__ slot) {
+    const int box = blockIdx.x * GROUP + threadIdx.x % GROUP;
+    return __any_sync(FULL, box < BOXES && slot[box] >= 0);
+}
+
 // Stores the moments of the block's boxes, each warp those of its orders, and sum_k c_k S_k.
 __device__ __forceinline__ void store_moments(const Shared& s, const real4* xq,
                                               const double* __restrict__ background,
@@ -249,6 +255,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ Shared s;
     wait_for_previous_kernel();
     const int first = count_parts(s, count, region_count), parts = s.begin[GROUP];
+    if (HAS_SHARE && parts == 0 && !has_slot(slot)) {  // most blocks, where ranks are many
+        store_starts(s, first, start, xq);
+        if (threadIdx.x == 0) square[blockIdx.x] = 0;
+        return;
+    }
     const auto store_part = [&](int b, int rank, int own, const Located& at, const real4& u) {
         const Part part = part_of(at, u, SMOOTHED ? own & 7 : 0, parameters);
         const real4 value = {part.x, part.y, part.z, u.w * part.weight};

@@ -7,9 +7,8 @@
 //   mark_partners   adds the ranks that need a copy because they own an excluded partner, and
 //                   counts the copies for each rank. A thread per particle
 //   sum_lists       from these counts to the places of copies. A block for CHUNK counts
-//   send_copies     makes the copies for other ranks. A thread per particle
-//   keep_copies     makes those for this rank, in place, while the others are on their way, and
-//                   enters them into the lists. A thread per particle
+//   make_copies     makes the copies for other ranks or, while these are on their way, those for
+//                   this one, which it enters into the lists. A thread per particle
 //   place_copies    enters those from other ranks into the lists. A thread per place of a copy
 //   clear_totals    clears the sums of results from other ranks, with the priority of its stream,
 //                   which a memset in a graph does not have. A thread per particle
@@ -52,10 +51,10 @@ struct Number {
     int all, own;
 };
 
-// Whether there is a copy at place i, and the distance of the rank that has sent it.
+// Whether there is a copy at place i.
 __device__ __forceinline__ bool is_copy(int i, const Room* __restrict__ rooms,
-                                        const Number* __restrict__ number, int& distance) {
-    distance = RANKS - 1;
+                                        const Number* __restrict__ number, int ranks) {
+    int distance = ranks - 1;
     while (i < rooms[distance].from) distance--;
     const Room room = rooms[distance];
     return i - room.from < min(number[distance].all, room.from_room);
@@ -98,35 +97,38 @@ extern "C" __global__ void mark_particles(
 }
 
 // Calls visit(list, lanes) for the copies of a warp's particles: list 2 s of those with a part in
-// the boxes of rank RANK + s, list 2 s + 1 of others for it, and the lanes that have one.
+// the boxes of rank `rank` + s, list 2 s + 1 of others for it, and the lanes that have one.
 template <class Visit>
-__device__ __forceinline__ void for_each_list(unsigned own, unsigned wanted, Visit visit) {
-    for (int s = 0, rank = RANK; s < RANKS; s++, rank = rank + 1 < RANKS ? rank + 1 : 0) {
-        const unsigned first = __ballot_sync(FULL, own >> rank & 1);
+__device__ __forceinline__ void for_each_list(int rank, int ranks, unsigned own, unsigned wanted,
+                                              Visit visit) {
+    for (int s = 0, other = rank; s < ranks; s++, other = other + 1 < ranks ? other + 1 : 0) {
+        const unsigned first = __ballot_sync(FULL, own >> other & 1);
         visit(2 * s, first);
-        visit(2 * s + 1, __ballot_sync(FULL, wanted >> rank & 1) & ~first);
+        visit(2 * s + 1, __ballot_sync(FULL, wanted >> other & 1) & ~first);
     }
 }
 
-extern "C" __global__ void mark_partners(int n, int first /* number of particle 0 among all */,
+extern "C" __global__ void mark_partners(int n, int rank, int ranks,
+                                         int first /* number of particle 0 among all */,
                                          const int* __restrict__ pattern /* (n) */,
                                          const int* __restrict__ pattern_start /* (patterns + 1) */,
                                          const int* __restrict__ partner /* of each pattern */,
                                          const unsigned* __restrict__ owners /* (all) */,
                                          unsigned* __restrict__ wanted /* (n) */,
-                                         int* __restrict__ listed /* (2 RANKS, warps) */,
+                                         int* __restrict__ listed /* (2 ranks, warps) */,
                                          int* __restrict__ ticket /* (1): zeroed here */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, warps = gridDim.x * (blockDim.x / 32);
-    unsigned own = 0, ranks = 0;
+    unsigned own = 0, near = 0;
     if (i == 0) *ticket = 0;
     if (i < n) {
         own = owners[first + i];
-        ranks = wanted[i];
+        near = wanted[i];
+        const unsigned marked = near;
         for (int k = pattern_start[pattern[i]]; k < pattern_start[pattern[i] + 1]; k++)
-            ranks |= owners[first + i + partner[k]];
-        wanted[i] = ranks;
+            near |= owners[first + i + partner[k]];
+        if (near != marked) wanted[i] = near;
     }
-    for_each_list(own, ranks, [&](int list, unsigned lanes) {
+    for_each_list(rank, ranks, own, near, [&](int list, unsigned lanes) {
         if (threadIdx.x % 32 == 0) listed[list * warps + i / 32] = __popc(lanes);
     });
 }
@@ -184,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(SUM_BLOCK)
 
 // Numbers of copies in the lists of all warps.
 struct Listed {
-    const int* __restrict__ listed;  // (2 RANKS, warps): sums as of sum_lists
+    const int* __restrict__ listed;  // (2 ranks, warps): sums as of sum_lists
     const int* __restrict__ before;
     int warps;
 
@@ -219,86 +221,55 @@ struct Places {
     }
 };
 
-// The particles that the rank was given.
-struct Given {
-    int first;                               // number of particle 0 among all
-    const POSITION* __restrict__ positions;  // (n, 3)
-    const real* __restrict__ charges;        // (n)
-    const int* __restrict__ pattern;         // (n)
-    const Parameters* __restrict__ parameters;
-
-    // Copies particle i to a place. Returns where it is.
-    __device__ __forceinline__ Located copy(int i, bool is_own, const Copies& to, int place) const {
-        real4 u;
-        const Located at = locate(i, positions, charges[i], parameters, u);
-        const Tag tag = {2 * (first + i) + is_own, pattern[i]};
-        to.located[place] = at;
-        to.fraction[place] = u;
-        to.tag[place] = tag;
-        return at;
-    }
-};
-
-extern "C" __global__ void send_copies(
-    int n, int first /* number of particle 0 among all */,
-    const Positions* __restrict__ address /* (1) */, const real* __restrict__ charges /* (n) */,
-    const int* __restrict__ pattern /* (n) */, const Parameters* __restrict__ parameters,
-    const unsigned* __restrict__ owners /* (n) */, const unsigned* __restrict__ wanted /* (n) */,
-    const int* __restrict__ listed /* (2 RANKS, warps) */, const int* __restrict__ before,
-    const Room* __restrict__ rooms /* (RANKS) */, Located* __restrict__ located /* of the copies */,
-    real4* __restrict__ fraction, Tag* __restrict__ tag,
-    Number* __restrict__ sent_number /* (RANKS) */,
-    Number* __restrict__ number /* (RANKS): of copies for this rank, here from itself */) {
+extern "C" __global__ void make_copies(
+    int n, int rank, int ranks, int own /* 1, or 0 for other ranks */,
+    int first /* number of particle 0 among all */, const Positions* __restrict__ address /* (1) */,
+    const real* __restrict__ charges /* (n) */, const int* __restrict__ pattern /* (n) */,
+    const Parameters* __restrict__ parameters, const unsigned* __restrict__ owners /* (n) */,
+    const unsigned* __restrict__ wanted /* (n) */,
+    const int* __restrict__ listed /* (2 ranks, warps) */, const int* __restrict__ before,
+    const Room* __restrict__ rooms /* (ranks) */,
+    Located* __restrict__ sent_located /* of the copies for other ranks */,
+    real4* __restrict__ sent_fraction, Tag* __restrict__ sent_tag,
+    Number* __restrict__ sent_number /* (ranks) */,
+    Number* __restrict__ number /* (ranks): of copies for this rank, here from itself */,
+    Located* __restrict__ located /* (room) */, real4* __restrict__ fraction, Tag* __restrict__ tag,
+    int room, int* __restrict__ copy_of /* (all) */, int* __restrict__ count /* (BOXES), zeroed */,
+    int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, room) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     const Listed lists = {listed, before, int(gridDim.x * (blockDim.x / 32))};
-    if (i < RANKS) {
+    if (!own && i < ranks) {
         const int begin = lists.first(2 * i * lists.warps);
         sent_number[i] = {lists.first((2 * i + 2) * lists.warps) - begin,
                           lists.first((2 * i + 1) * lists.warps) - begin};
         if (i == 0) number[0] = sent_number[0];
     }
-    const Given given = {first, *address, charges, pattern, parameters};
-    for_each_list(i < n ? owners[i] : 0, i < n ? wanted[i] : 0, [&](int list, unsigned lanes) {
-        if (list < 2 || !(lanes >> threadIdx.x % 32 & 1)) return;
+    const Copies others = {sent_located, sent_fraction, sent_tag}, kept = {located, fraction, tag};
+    const Places places = {copy_of, {room, count, arrived, next}};
+    const unsigned owner = i < n ? owners[i] : 0, near = i < n ? wanted[i] : 0;
+    for_each_list(rank, ranks, owner, near, [&](int list, unsigned lanes) {
+        if ((list < 2) != own || !(lanes >> threadIdx.x % 32 & 1)) return;
         const Room free = rooms[list / 2];
         const int k = lists.place(list, i, lanes);
-        if (k < free.to_room) given.copy(i, list % 2 == 0, {located, fraction, tag}, free.to + k);
+        if (k >= free.to_room) return;
+        const Copies& to = own ? kept : others;
+        real4 u;
+        const Located at = locate(i, *address, charges[i], parameters, u);
+        to.located[free.to + k] = at;
+        to.fraction[free.to + k] = u;
+        to.tag[free.to + k] = {2 * (first + i) + (list % 2 == 0), pattern[i]};
+        if (own) places.enter(free.to + k, first + i, at);
     });
 }
 
-extern "C" __global__ void keep_copies(
-    int n, int first /* number of particle 0 among all */,
-    const Positions* __restrict__ address /* (1) */, const real* __restrict__ charges /* (n) */,
-    const int* __restrict__ pattern /* (n) */, const Parameters* __restrict__ parameters,
-    const unsigned* __restrict__ owners /* (n) */, const unsigned* __restrict__ wanted /* (n) */,
-    const int* __restrict__ listed /* (2 RANKS, warps) */, const int* __restrict__ before,
-    const Room* __restrict__ rooms /* (RANKS) */, Located* __restrict__ located /* (room) */,
-    real4* __restrict__ fraction, Tag* __restrict__ tag, int room,
-    int* __restrict__ copy_of /* (all) */, int* __restrict__ count /* (BOXES), zeroed */,
-    int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, room) */) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32;
-    const bool is_own = i < n && owners[i] >> RANK & 1, stays = i < n && wanted[i] >> RANK & 1;
-    const unsigned own = __ballot_sync(FULL, is_own), lanes = __ballot_sync(FULL, stays) & ~own;
-    if (!((own | lanes) >> lane & 1)) return;
-    const Listed lists = {listed, before, int(gridDim.x * (blockDim.x / 32))};
-    const int k = lists.place(is_own ? 0 : 1, i, is_own ? own : lanes);
-    const Room free = rooms[0];
-    if (k >= free.to_room) return;
-    const Given given = {first, *address, charges, pattern, parameters};
-    const Places places = {copy_of, {room, count, arrived, next}};
-    const Located at = given.copy(i, is_own, {located, fraction, tag}, free.to + k);
-    places.enter(free.to + k, first + i, at);
-}
-
 extern "C" __global__ void place_copies(
-    int n /* places */, const Room* __restrict__ rooms /* (RANKS) */,
-    const Number* __restrict__ number /* (RANKS) */, const Tag* __restrict__ tag /* (n) */,
+    int n /* places */, int ranks, const Room* __restrict__ rooms /* (ranks) */,
+    const Number* __restrict__ number /* (ranks) */, const Tag* __restrict__ tag /* (n) */,
     const Located* __restrict__ located /* (n) */, int* __restrict__ copy_of /* (all) */,
     int* __restrict__ count /* (BOXES) */, int* __restrict__ arrived /* (BOXES, LISTED) */,
     int* __restrict__ next /* (CORNERS, n) */) {
     const int i = rooms[0].from_room + blockIdx.x * blockDim.x + threadIdx.x;
-    int distance;
-    if (i >= n || !is_copy(i, rooms, number, distance)) return;
+    if (i >= n || !is_copy(i, rooms, number, ranks)) return;
     const Places places = {copy_of, {n, count, arrived, next}};
     places.enter(i, tag[i].number(), located[i]);
 }
@@ -309,24 +280,23 @@ extern "C" __global__ void clear_totals(int n, real4* totals /* (n) */) {
 }
 
 extern "C" __global__ void gather_copies(
-    int n /* places */, const Room* __restrict__ rooms /* (RANKS) */,
-    const Number* __restrict__ number /* (RANKS) */, const Tag* __restrict__ tag,
+    int n /* places */, int ranks, const Room* __restrict__ rooms /* (ranks) */,
+    const Number* __restrict__ number /* (ranks) */, const Tag* __restrict__ tag,
     const Located* __restrict__ located, const real4* __restrict__ fraction,
     const int* __restrict__ place, const real4* __restrict__ far, const real4* __restrict__ near,
     const Parameters* __restrict__ parameters, const int* __restrict__ start /* (BOXES + 1) */,
     const Share* __restrict__ share /* (1) */,
     real4* __restrict__ results /* (n): potential, field */) {
     const int i = rooms[0].from_room + blockIdx.x * blockDim.x + threadIdx.x;
-    int distance;
-    if (i >= n || !is_copy(i, rooms, number, distance) || !tag[i].is_own()) return;
+    if (i >= n || !is_copy(i, rooms, number, ranks) || !tag[i].is_own()) return;
     results[i] = result_of(i, results_of_parts(n, located, fraction, place, far, near, parameters,
                                                start, share))
                      .sum;
 }
 
 extern "C" __global__ void add_returned(int distance, int first,
-                                        const Room* __restrict__ rooms /* (RANKS) */,
-                                        const Number* __restrict__ sent_number /* (RANKS) */,
+                                        const Room* __restrict__ rooms /* (ranks) */,
+                                        const Number* __restrict__ sent_number /* (ranks) */,
                                         const Tag* __restrict__ sent_tag,
                                         const real4* __restrict__ returned,
                                         real4* __restrict__ totals) {
@@ -339,10 +309,10 @@ extern "C" __global__ void add_returned(int distance, int first,
 }
 
 extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
-    finish(int n, int first /* number of particle 0 among all */,
-           const Room* __restrict__ rooms /* (RANKS) */,
-           const Number* __restrict__ sent_number /* (RANKS) */,
-           const Number* __restrict__ number /* (RANKS) */, const int* __restrict__ copy_of /* (all) */,
+    finish(int n, int ranks, int first /* number of particle 0 among all */,
+           const Room* __restrict__ rooms /* (ranks) */,
+           const Number* __restrict__ sent_number /* (ranks) */,
+           const Number* __restrict__ number /* (ranks) */, const int* __restrict__ copy_of /* (all) */,
            const Tag* __restrict__ tag /* of copies */, int room, const Located* __restrict__ located,
            const real4* __restrict__ fraction, const int* __restrict__ place,
            const real4* __restrict__ far, const real4* __restrict__ near,
@@ -365,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
         const int copy = copy_of[first + i];  // or of an earlier evaluation
         const bool here = copy < copies && tag[copy].number() == first + i && tag[copy].is_own();
         real4 total = {0, 0, 0, 0};
-        if (RANKS > 1 && (SMOOTHED || !here)) total = totals[i];
+        if (ranks > 1 && (SMOOTHED || !here)) total = totals[i];
         if (here) {
             const real4 here = result_of(copy, parts).sum;
             total = {total.x + here.x, total.y + here.y, total.z + here.z, total.w + here.w};
@@ -395,7 +365,7 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
     if (!sum_over_grid<256>(own, partial, ticket)) return;
     for (int k = 0; k < 5; k++) sums[k] = own[k];
     int lacking = 0;
-    for (int s = 0; s < RANKS; s++)
+    for (int s = 0; s < ranks; s++)
         lacking += sent_number[s].all > rooms[s].to_room ||
                    (s > 0 && sent_number[s].own > rooms[s].back_room);
     sums[5] = lacking;

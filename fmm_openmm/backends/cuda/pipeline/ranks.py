@@ -24,7 +24,7 @@ from fmm_openmm.stages import NearExclusions
 MOST_RANKS = 32
 """Maximum number of ranks, the bits of a mask of ``kernels/ranks.cu``."""
 
-MARK, SEND, KEEP = "mark_particles", "send_copies", "keep_copies"
+MARK, SEND, KEEP = "mark_particles", "copies_for_others", "own_copies"
 """Stages of the particles that the rank is given, the first one a kernel that reads "positions",
 whose address it keeps. After it the caller fills in "owners" of the particles of other ranks that
 are excluded partners. The second one makes the copies for other ranks, as far as there is room for
@@ -145,6 +145,7 @@ class RankDescription(Description):
         b.buffer("tag", (b.n, 2), np.int32)
         b.buffer("copy_of", sizes.all, np.int32)
         given, blocks = np.int32(sizes.given), max(1, -(-sizes.given // BLOCK))
+        rank, ranks, first = map(np.int32, (sizes.rank, sizes.ranks, sizes.first))
         lists_of_warps = 2 * sizes.ranks * blocks * (BLOCK // 32)
         chunks = -(-lists_of_warps // (4 * SUM_BLOCK))
         b.buffer("listed", lists_of_warps, np.int32)
@@ -153,7 +154,7 @@ class RankDescription(Description):
         for name, width, dtype in (("located", 4, np.int32), ("fraction", 4, b.real)):
             b.buffer(f"sent_{name}", (sizes.sent, width), dtype)
         b.buffer("sent_tag", (sizes.sent, 2), np.int32)
-        b.macros(RANK=sizes.rank, RANKS=sizes.ranks, COPIES=1, SUM_BLOCK=SUM_BLOCK)
+        b.macros(COPIES=1, SUM_BLOCK=SUM_BLOCK)
         lists(b)
         b.stage(SETUP)
         b.memset("arrived")  # see sort
@@ -163,30 +164,27 @@ class RankDescription(Description):
             "mark_particles", blocks, BLOCK, given, "positions", "charges", "parameters",
             "box_ranks", At("owners", sizes.first), "wanted", "positions_address",
         )  # fmt: skip
-        b.stage(SEND, "ranks", mark_partners=0, sum_lists=0, send_copies=0)
+        b.stage(SEND, "ranks", mark_partners=0, sum_lists=0, make_copies=0)
         b.launch(
-            "mark_partners", blocks, BLOCK, given, np.int32(sizes.first), "pattern",
-            "pattern_start", "partner", "owners", "wanted", "listed", "ticket",
+            "mark_partners", blocks, BLOCK, given, rank, ranks, first, "pattern", "pattern_start",
+            "partner", "owners", "wanted", "listed", "ticket",
         )  # fmt: skip
         b.launch(
             "sum_lists", chunks, SUM_BLOCK, np.int32(lists_of_warps), "listed", "before", "ticket"
         )
-        common = (
-            given, np.int32(sizes.first), "positions_address", "charges", "pattern", "parameters",
-            At("owners", sizes.first), "wanted", "listed", "before", "rooms",
+        arrays = (
+            first, "positions_address", "charges", "pattern", "parameters",
+            At("owners", sizes.first), "wanted", "listed", "before", "rooms", "sent_located",
+            "sent_fraction", "sent_tag", "sent_number", "received_number", "located", "fraction",
+            "tag", np.int32(b.n), "copy_of", "count", "arrived", "next",
         )  # fmt: skip
-        b.launch(
-            "send_copies", blocks, BLOCK, *common, "sent_located", "sent_fraction", "sent_tag",
-            "sent_number", "received_number",
-        )  # fmt: skip
-        b.stage(KEEP, "ranks", keep_copies=0)
-        b.record("sent")
-        b.wait("sent", BACKGROUND)
+        b.launch("make_copies", blocks, BLOCK, given, rank, ranks, np.int32(0), *arrays)
+        b.stage(KEEP)
+        b.record("copied")
+        b.wait("copied", BACKGROUND)
         b.memset("count", BACKGROUND)
-        b.launch(
-            "keep_copies", blocks, BLOCK, *common, "located", "fraction", "tag", np.int32(b.n),
-            "copy_of", "count", "arrived", "next", stream=BACKGROUND,
-        )  # fmt: skip
+        own = np.int32(1)
+        b.launch("make_copies", blocks, BLOCK, given, rank, ranks, own, *arrays, stream=BACKGROUND)
         b.record("kept", BACKGROUND)
         b.stage("sort", "ranks", place_copies=0)
         b.wait("kept")
@@ -195,8 +193,8 @@ class RankDescription(Description):
         if not self._share.is_direct:
             b.memset("grids")
         b.launch(
-            "place_copies", self._received_blocks, BLOCK, np.int32(b.n), "rooms", "received_number",
-            "tag", "located", "copy_of", "count", "arrived", "next",
+            "place_copies", self._received_blocks, BLOCK, np.int32(b.n), ranks, "rooms",
+            "received_number", "tag", "located", "copy_of", "count", "arrived", "next",
         )  # fmt: skip
         b.stage("sort", survey=0)
         return survey(b)
@@ -249,21 +247,22 @@ class RankDescription(Description):
     def gather(self, parts, out):
         b = self._b
         b.stage("gather", "ranks", clear_totals=0, gather_copies=0)
-        given, first = self._sizes.given, np.int32(self._sizes.first)
+        sizes, given = self._sizes, self._sizes.given
+        ranks, first = np.int32(sizes.ranks), np.int32(sizes.first)
         b.buffer("totals", (given, 4), b.real)
-        if self._sizes.ranks > 1 and given:
+        if sizes.ranks > 1 and given:
             b.launch("clear_totals", -(-given // BLOCK), BLOCK, np.int32(given), "totals")
         b.wait("near")
         results = (parts.box, parts.weight, "place", *out, "parameters", parts.start, "share")
         b.launch(
-            "gather_copies", self._received_blocks, BLOCK, np.int32(b.n), "rooms",
+            "gather_copies", self._received_blocks, BLOCK, np.int32(b.n), ranks, "rooms",
             "received_number", "tag", *results, parts.x,
         )  # fmt: skip
         b.stage(ADD, "ranks", add_returned=0)
-        returned = self._sizes.returned
+        returned = sizes.returned
         b.buffer("returned", (returned, 4), b.real)
         if returned:
-            for distance in range(1, self._sizes.ranks):
+            for distance in range(1, sizes.ranks):
                 b.launch(
                     "add_returned", -(-returned // BLOCK), BLOCK, np.int32(distance), first,
                     "rooms", "sent_number", "sent_tag", "returned", "totals",
@@ -278,7 +277,7 @@ class RankDescription(Description):
         b.buffer("partial", (blocks, 5), np.float64)
         b.buffer("sums", 6, np.float64)
         b.launch(
-            "finish", blocks, FINISH_BLOCK, np.int32(given), first, "rooms", "sent_number",
+            "finish", blocks, FINISH_BLOCK, np.int32(given), ranks, first, "rooms", "sent_number",
             "received_number", "copy_of", "tag", np.int32(b.n), *results, "totals", "charges",
             "largest", *RESULTS, "partial", "ticket", "sums",
         )  # fmt: skip

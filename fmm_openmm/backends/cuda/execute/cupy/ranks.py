@@ -15,7 +15,7 @@ from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.backends.cuda.program import Device, Program
 from fmm_openmm.errors import UnsupportedError
 
-CHANNELS = "NCCL_MAX_P2P_NCHANNELS", "8"
+CHANNELS = "NCCL_MAX_P2P_NCHANNELS", "16"
 """NCCL's variable for the maximum number of channels between GPUs, and its value unless the
 environment has one. More channels take memory and multiprocessors, and make only those exchanges
 faster that run concurrently with the near field."""
@@ -34,6 +34,7 @@ class GpuRank:
     def __init__(self):
         self._device, self.name = cupy.cuda.Device(), device_name()
         self._stream = cupy.cuda.Stream(non_blocking=True, priority=FOREMOST)
+        self._entered, self._left = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         self._nccl: Any = None
 
     @property
@@ -48,10 +49,10 @@ class GpuRank:
         beginning, and the caller's for it at the end."""
         with self._device:
             caller = cupy.cuda.get_current_stream()
-            self._stream.wait_event(caller.record())
+            self._stream.wait_event(caller.record(self._entered))
             with self._stream:
                 yield
-            caller.wait_event(self._stream.record())
+            caller.wait_event(self._stream.record(self._left))
 
     @property
     def facts(self) -> Device:
