@@ -1,7 +1,9 @@
 """``python -m fmm_openmm`` and ``fmm-openmm``: the command line, which is imported here, so that
 Ctrl-C while it is ends it without a traceback."""
 
+import os
 import sys
+from contextlib import suppress
 
 
 def main() -> int:
@@ -10,7 +12,18 @@ def main() -> int:
         from fmm_openmm.cli import main
     except KeyboardInterrupt:
         return 130
+    with suppress(OSError, AttributeError):  # of a process without stdout or stderr
+        _reserve_stdout()
     return main()
+
+
+def _reserve_stdout() -> None:
+    """Reserve stdout for the results: what libraries in C print there, as MDTraj's reader of DCD
+    files does, goes to stderr from now on."""
+    number = sys.stdout.fileno()
+    own = open(os.dup(number), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+    os.dup2(sys.stderr.fileno(), number)
+    sys.stdout = own
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """``fmm-openmm analyse``: energies of trajectories."""
 
 import csv
+import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +72,15 @@ def test_analyse_with_workers(succeed, trajectories):
     argv = ("analyse", "system.xml", "run.dcd", "--json", "--tolerance", "1e-5")
     expected = succeed(*argv)["energies"]
     assert succeed(*argv, "--workers", "2")["energies"] == expected
+
+
+@pytest.mark.slow
+def test_stdout_is_json_whatever_a_library_prints(trajectories):
+    """MDTraj prints on the stdout of C when it opens a DCD file."""
+    command = [sys.executable, "-m", "fmm_openmm", "analyse", "system.xml", "run.dcd", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "dcdplugin" in ended.stderr
+    assert json.loads(ended.stdout)["frames"]
 
 
 @pytest.mark.slow
