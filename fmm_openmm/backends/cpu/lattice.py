@@ -25,7 +25,7 @@ stay in a core's cache."""
 
 @inline
 def load_waves(spectrum, degree, begin, used, re, im):
-    """Fill ``re`` and ``im`` (terms, LANES) with i^l times the spectrum (terms, wave vectors, 2) at
+    """Fill ``re`` and ``im`` (terms, lanes) with i^l times the spectrum (terms, wave vectors, 2) at
     the ``used`` wave vectors from ``begin``."""
     for a in range(len(spectrum)):
         power = degree[a] % 4

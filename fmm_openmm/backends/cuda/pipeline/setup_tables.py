@@ -215,11 +215,8 @@ def build_operator(b: Builder, lattice: BoxLattice, accuracy: float) -> None:
     b.buffer("operator", ((2 * b.order + 1) ** 2, *shape), b.real)
     b.buffer("shifts", (len(b.lattice.near), 4), b.real)
     threads = max((b.order + 1) * offsets, aliases, len(b.lattice.near))
-    alpha, cut, sizes = (
-        np.float64(tables.alpha),
-        np.float64(tables.cut),
-        (np.int32(offsets), np.int32(aliases)),
-    )
+    alpha, cut = np.float64(tables.alpha), np.float64(tables.cut)
+    sizes = np.int32(offsets), np.int32(aliases)
     b.launch(
         "operator_weights", -(-threads // 64), 64, alpha, *sizes, "operator_offsets",
         "operator_aliases", "offsets", "parameters", "operator_weights", "operator_vectors",
@@ -227,10 +224,10 @@ def build_operator(b: Builder, lattice: BoxLattice, accuracy: float) -> None:
     )  # fmt: skip
     if waves:
         b.launch(
-        "operator_terms", (-(-waves // OPERATOR_WAVES), b.order + 1), OPERATOR_WAVES, alpha, cut,
-        np.int32(waves), *sizes, "operator_group", "operator_offsets", "operator_weights",
-        "operator_vectors", "parameters", "operator",
-    )  # fmt: skip
+            "operator_terms", (-(-waves // OPERATOR_WAVES), b.order + 1), OPERATOR_WAVES, alpha,
+            cut, np.int32(waves), *sizes, "operator_group", "operator_offsets",
+            "operator_weights", "operator_vectors", "parameters", "operator",
+        )  # fmt: skip
 
 
 def _split(top: int, accuracy: float, reach: float, images: int) -> tuple[float, float, float]:
