@@ -58,9 +58,9 @@ def reading(*paths):
         raise ValueError(f"cannot read {names}: {kind}{error}") from error
 
 
-def _box(args, own, boundary: Boundary | None = None):
+def _box(args, own, boundary: Boundary | None = None, trajectory: Path | None = None):
     """Return the box vectors, nm, reduced: those of ``--box``, else those of the file (``own``),
-    else None.
+    else those of the first frame of a trajectory, else None.
 
     Args:
         boundary: boundary of the System, where ``--boundary`` does not give another.
@@ -69,6 +69,9 @@ def _box(args, own, boundary: Boundary | None = None):
         boundary = Boundary.from_name(named)
     if args.box is None:
         box = None if own is None else np.array(own.value_in_unit(unit.nanometer))
+        if is_no_cell(box) and trajectory:
+            frame = next(read_frames(trajectory), None)
+            box = None if frame is None else frame.box_vectors
         if box is not None and not is_no_cell(box):
             return _reduced(box, boundary)
         for name in ("cutoff", "switch"):
@@ -180,7 +183,8 @@ def _read_structure(found, args):
             "for example amber14-all.xml amber14/tip3p.xml"
         )
     structure = _structure_file(found["structure"])
-    box = _box(args, structure.topology.getPeriodicBoxVectors())
+    own, trajectory = structure.topology.getPeriodicBoxVectors(), found.get("trajectory")
+    box = _box(args, own, trajectory=trajectory)
     if box is not None:
         structure.topology.setPeriodicBoxVectors(box * unit.nanometer)
     with reading(*names):
@@ -299,10 +303,11 @@ def _topology_of(system: openmm.System) -> app.Topology:
 def _read_amber(found, args):
     topology = parsed("amber", found["amber"])
     if "crd" in found:  # AMBER's, not CHARMM's
-        found = {"amber": found["amber"], "inpcrd": found["crd"]}
+        found = {**found, "inpcrd": found["crd"]}
     positions, box_vectors = _coordinates(found, topology.topology)
     own = topology.topology.getPeriodicBoxVectors()
-    box = _box(args, own if box_vectors is None else box_vectors)
+    own = own if box_vectors is None else box_vectors
+    box = _box(args, own, trajectory=found.get("trajectory"))
     with reading(found["amber"]):
         topology.topology.setPeriodicBoxVectors(None if box is None else box * unit.nanometer)
         system = topology.createSystem(**_method(args, box))
@@ -321,7 +326,7 @@ def _read_gromacs(found, args):
         with reading(found["gromacs"]):
             topology = read(None).topology
     positions, own = _coordinates(found, topology)
-    box = _box(args, own)
+    box = _box(args, own, trajectory=found.get("trajectory"))
     with reading(found["gromacs"]):
         topology = read(box)
         system = topology.createSystem(**_method(args, box))
@@ -335,7 +340,7 @@ def _read_charmm(found, args):
         )
     topology = parsed("charmm", found["charmm"])
     positions, own = _coordinates(found, topology.topology)
-    box = _box(args, own)
+    box = _box(args, own, trajectory=found.get("trajectory"))
     with reading(*args.parameters):
         parameters = app.CharmmParameterSet(*args.parameters)
     with reading(found["charmm"]):

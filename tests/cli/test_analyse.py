@@ -13,7 +13,7 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.oracle import ewald_sum, partial_ewald_sum
-from tests.cli.inputs import WATER
+from tests.cli.inputs import WATER, pdb_with
 from tests.convert.small_water import BOX, small_water
 
 
@@ -97,6 +97,16 @@ def test_analyse_that_fails_keeps_what_it_has(fail, succeed, trajectories):
     assert found["frames"].tolist() == [0, 1] and found["potentials"].shape == (2, 768)
     for name in "times", "energies":
         assert np.array_equal(found[name], expected[name][:2])
+
+
+@pytest.mark.slow
+def test_analyse_takes_the_box_of_the_trajectory_where_the_coordinates_have_none(
+    succeed, folder, trajectories
+):
+    argv = ("run.dcd", *WATER[1:], "--json", "--tolerance", "1e-5")
+    found = succeed("analyse", pdb_with("", folder, "nocell.pdb"), *argv)
+    assert found["boundary"] == "periodic"
+    assert found["energies"] == succeed("analyse", "water.pdb", *argv)["energies"]
 
 
 @pytest.mark.slow
