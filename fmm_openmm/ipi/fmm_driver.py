@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fmm_openmm.boundary import NAMES
-from fmm_openmm.checks import check_choice
+from fmm_openmm.checks import check_charges, check_choice
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.convert.packages import require
 from fmm_openmm.options import lists_options, suggests_keywords
@@ -36,11 +36,12 @@ class FMMDriver(Dummy_driver):
 
     Args:
         charges: path of a file with the charges of the atoms in i-PI's order: an ``.npz`` of
-            ``fmm-openmm convert`` or :meth:`fmm_openmm.ChargeSystem.save`, whose exclusions are
-            taken as well, or text with a charge in e on each line.
+            ``fmm-openmm convert`` or :meth:`fmm_openmm.ChargeSystem.save`, whose exclusions and
+            boundary are taken as well, or text with a charge in e on each line.
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
-        boundary, precision, backend: as in :class:`fmm_openmm.CoulombSolver`. The cell of i-PI has
-            no meaning with an open boundary.
+        boundary: as in :class:`fmm_openmm.CoulombSolver`; None for that of the ``.npz`` file, or
+            "periodic" for text. The cell of i-PI has no meaning with an open boundary.
+        precision, backend: as in :class:`fmm_openmm.CoulombSolver`.
         verbose: as in every driver of i-PI.
         options: explicit parameters, see :class:`FMMParameters`.
 
@@ -54,19 +55,20 @@ class FMMDriver(Dummy_driver):
         self,
         charges: str | os.PathLike,
         tolerance: float = 1e-5,
-        boundary: str = "periodic",
+        boundary: str | None = None,
         precision: str = "auto",
         backend: str = "auto",
         verbose: bool = False,
         **options: "Unpack[RequestKeywords]",
     ):
         Request(tolerance, precision=precision, **options)  # refuses invalid values
-        check_choice(boundary, tuple(NAMES), "boundary")
-        system = _read_charges(charges)
-        self._periodic = NAMES[boundary]
+        if boundary is not None:
+            check_choice(boundary, tuple(NAMES), "boundary")
+        values, exclusions, own_boundary = _read_charges(charges)
+        self._periodic = NAMES[boundary or own_boundary]
         self._solver = OrientedSolver(
-            system.charges,
-            system.exclusions,
+            values,
+            exclusions,
             self._periodic,
             tolerance=tolerance,
             precision=precision,
@@ -94,10 +96,12 @@ class FMMDriver(Dummy_driver):
         return result.energy / HARTREE, result.forces * (BOHR / HARTREE), virial, ""
 
 
-def _read_charges(path: str | os.PathLike) -> ChargeSystem:
+def _read_charges(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray | None, str]:
+    """Charges, shape (n,), e, exclusions and the name of the boundary."""
     if os.fspath(path).endswith(".npz"):
-        return ChargeSystem.load(path)
+        system = ChargeSystem.load(path)
+        return system.charges, system.exclusions, system.boundary
     try:
-        return ChargeSystem(np.loadtxt(path, ndmin=1))
+        return check_charges(np.loadtxt(path, ndmin=1)), None, "periodic"
     except ValueError as error:
         raise ValueError(f"`charges`: {path} must have one charge on each line ({error})") from None

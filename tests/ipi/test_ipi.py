@@ -229,10 +229,11 @@ def test_files_of_charges(tmp_path):
     positions = np.array([[0.0, 0, 0], [2.0, 0, 0], [0, 3.0, 0]])
     pair = fmm.ChargeSystem([1.0, -1.0, 0.5], exclusions=[(0, 1)])
     pair.save(tmp_path / "three.npz")
-    driver = FMMDriver(str(tmp_path / "three.npz"), boundary="open", tolerance=1e-8)
-    energy, _, virial, _ = driver(np.eye(3), positions)
-    assert energy == pytest.approx(0.5 / 3 - 0.5 / 13**0.5, rel=1e-8)  # of charges in atomic units
-    assert np.trace(virial) == pytest.approx(energy, rel=1e-8)
+    for boundary in None, "open":  # None is that of the file
+        driver = FMMDriver(str(tmp_path / "three.npz"), boundary=boundary, tolerance=1e-8)
+        energy, _, virial, _ = driver(np.eye(3), positions)
+        assert energy == pytest.approx(0.5 / 3 - 0.5 / 13**0.5, rel=1e-8)  # in atomic units
+        assert np.trace(virial) == pytest.approx(energy, rel=1e-8)
     (tmp_path / "bad.txt").write_text("Na 1.0\n")
     with pytest.raises(ValueError, match=r"bad.txt must have one charge on each line"):
         FMMDriver(str(tmp_path / "bad.txt"))
