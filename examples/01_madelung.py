@@ -96,7 +96,7 @@ def main():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # low orders miss any tolerance, as is to be seen
                 solver = fmm.CoulombSolver(charges, box_vectors, precision="double", **options)
-            potentials = solver.compute(positions).potentials
+                potentials = solver.compute(positions).potentials
             errors[name].append(np.linalg.norm(potentials - exact) / np.linalg.norm(exact))
 
     print(f"\nEnergies at tolerance {tolerance:g}.")
