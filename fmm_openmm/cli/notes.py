@@ -23,7 +23,7 @@ def look(args, molecules: readers.Molecules, terminal) -> dict:
         molecules: the system that was read, converted to FMM or not.
 
     Raises:
-        UnsupportedError: the System has no FMMForce and not exactly one NonbondedForce.
+        UnsupportedError: the System has no FMMForce and not one NonbondedForce with charges.
     """
     system = molecules.system
     forces = find_fmm(system) or [nonbonded_force(system)]

@@ -197,8 +197,8 @@ class ChargeSystem:
             positions: shape (n, 3), plain numbers in nm or a ``Quantity``; optional.
 
         Raises:
-            UnsupportedError: the System has no FMMForce and not exactly one NonbondedForce, or
-                several forces with charges whose exclusions or boundaries differ.
+            UnsupportedError: the System has no FMMForce and not exactly one NonbondedForce with
+                charges, or several forces with charges whose exclusions or boundaries differ.
             ValueError: there are no particles; the positions have the wrong shape or dimension; or
                 a value is not finite.
         """

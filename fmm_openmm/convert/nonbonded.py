@@ -21,6 +21,17 @@ def nonbonded_forces(system: openmm.System) -> list[openmm.NonbondedForce]:
     return [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
 
 
+def charged_places(system: openmm.System) -> list[int]:
+    """Indices, among the NonbondedForces of a System, of those that may have its charges: the only
+    force, or those with electrostatics or another number of particles than the System."""
+    forces, particles = nonbonded_forces(system), system.getNumParticles()
+    return [
+        place
+        for place, force in enumerate(forces)
+        if len(forces) == 1 or force.getNumParticles() != particles or has_electrostatics(force)
+    ]
+
+
 def particle_parameters(force: openmm.NonbondedForce) -> np.ndarray:
     """Charge, sigma and epsilon of every particle, shape (n, 3), e, nm, kJ/mol."""
     rows = calls(force, "getParticleParameters", force.getNumParticles())

@@ -15,7 +15,12 @@ from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import unwrap
 from fmm_openmm.checks import check_pairs, check_positions
 from fmm_openmm.convert.cells import is_no_cell, reduced
-from fmm_openmm.convert.nonbonded import excepted_pairs, nonbonded_forces, particle_parameters
+from fmm_openmm.convert.nonbonded import (
+    charged_places,
+    excepted_pairs,
+    nonbonded_forces,
+    particle_parameters,
+)
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.neutralization import Neutralization
 
@@ -88,19 +93,19 @@ def _name(force) -> str:
 
 
 def nonbonded_force(system) -> openmm.NonbondedForce:
-    """The only NonbondedForce of a System.
+    """The NonbondedForce of a System that has its charges, or the only one.
 
     Raises:
-        UnsupportedError: the System has none, or more than one.
+        UnsupportedError: the System has no such force, or several.
     """
-    forces = nonbonded_forces(system)
-    if len(forces) != 1:
+    forces, places = nonbonded_forces(system), charged_places(system)
+    if len(places) != 1:
         names = ", ".join(force.getName() for force in system.getForces()) or "no force at all"
         raise UnsupportedError(
-            "the System must have exactly one NonbondedForce to read from, "
-            f"it has {len(forces)}; its forces: {names}"
+            "the System must have exactly one NonbondedForce with charges to read from, "
+            f"it has {len(places)}; its forces: {names}"
         )
-    return forces[0]
+    return forces[places[0]]
 
 
 def nonbonded_charges(force: openmm.NonbondedForce) -> np.ndarray:
@@ -163,7 +168,7 @@ def charges_of_system(system, positions=None) -> dict:
 
 def _sources(system) -> list[Source]:
     """All FMMForces and the NonbondedForces that still have charges, which are zero after
-    ``use_fmm``; without an FMMForce the only NonbondedForce."""
+    ``use_fmm``; without an FMMForce the NonbondedForce with the charges."""
     # an FMMForce exists only if its module has been imported; an import here would be circular
     integration = sys.modules.get("fmm_openmm.integration")
     forces, defaults = integration.find_fmm(system) if integration else [], defaults_in(system)

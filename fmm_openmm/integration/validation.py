@@ -14,9 +14,15 @@ import openmm
 from fmm_openmm.boundary import OPEN, PERIODIC, Boundary
 from fmm_openmm.checks import check_choice, check_positions
 from fmm_openmm.convert.nonbonded import nonbonded_forces
-from fmm_openmm.convert.openmm_system import default_box, defaults_in, system_of_charges
+from fmm_openmm.convert.openmm_system import (
+    default_box,
+    defaults_in,
+    nonbonded_force,
+    system_of_charges,
+)
 from fmm_openmm.dipole_term import DipoleTerm
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.integration.conversion.original import Original
 from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.guard.edits import check_system
@@ -255,16 +261,17 @@ def electrostatics(system: openmm.System) -> tuple[Definition, openmm.NonbondedF
     """The definition of charges and exclusions, and the NonbondedForce with the settings of PME,
     which is a new one if the System has none."""
     converted = find_fmm(system)
-    nonbonded = nonbonded_forces(system)
-    if len(converted) == 1:
-        check_system(system)
-        return converted[0]._definition, nonbonded[0] if nonbonded else openmm.NonbondedForce()
-    if not converted and len(nonbonded) == 1:
-        return FMMForce.from_nonbonded(nonbonded[0])._definition, nonbonded[0]
-    raise UnsupportedError(
-        "`system` must hold one FMMForce, or one NonbondedForce, to read charges from; it holds "
-        f"{len(converted)} FMMForces and {len(nonbonded)} NonbondedForces"
-    )
+    if not converted:
+        nonbonded = nonbonded_force(system)
+        return FMMForce.from_nonbonded(nonbonded)._definition, nonbonded
+    if len(converted) > 1:
+        raise UnsupportedError(
+            f"`system` must hold one FMMForce to read charges from, it holds {len(converted)}"
+        )
+    check_system(system)
+    definition, forces = converted[0]._definition, nonbonded_forces(system)
+    place = 0 if definition.original is None else Original.unpack(definition.original).place
+    return definition, forces[place] if forces else openmm.NonbondedForce()
 
 
 def charges_and_cell(

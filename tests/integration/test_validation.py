@@ -1,5 +1,6 @@
 """validate: the errors it reports are those of FMM and PME, and it changes nothing."""
 
+import copy
 import warnings
 
 import numpy as np
@@ -128,6 +129,21 @@ def test_a_converted_system_is_validated_as_it_stands(chains):
     assert fmm.validate(chains.system, chains.positions) == before
 
 
+def test_a_second_force_without_charges(ions):
+    """It decides neither the charges nor the settings of PME, before the conversion and after."""
+    expected = fmm.validate(ions.system, ions.positions, tolerance=1e-4)
+    ions.nonbonded.setEwaldErrorTolerance(1e-2)
+    nonbonded = copy.deepcopy(ions.nonbonded)
+    nonbonded.setEwaldErrorTolerance(5e-4)
+    for index in range(len(ions.positions)):
+        ions.nonbonded.setParticleParameters(index, 0.0, 0.3, 0.1)
+    ions.system.addForce(nonbonded)
+    for convert in (False, True):
+        if convert:
+            fmm.use_fmm(ions.system, tolerance=1e-4)
+        assert fmm.validate(ions.system, ions.positions, tolerance=1e-4) == expected
+
+
 def test_exceptions_that_came_too_late(ions):
     """The Coulomb interaction of late exceptions would be in the FMM as well."""
     force = fmm.use_fmm(ions.system)
@@ -169,7 +185,7 @@ def test_bad_input(ions):
             fmm.validate(ions.system, ions.positions, **{option: value})
     with pytest.raises(TypeError, match=r"`system` must be an openmm.System"):
         fmm.validate(None, ions.positions)
-    with pytest.raises(fmm.UnsupportedError, match=r"holds 0 FMMForces and 0 NonbondedForces"):
+    with pytest.raises(fmm.UnsupportedError, match=r"it has 0; its forces: no force"):
         fmm.validate(openmm.System(), ions.positions)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import openmm
 
-from fmm_openmm.convert.nonbonded import has_electrostatics, particle_parameters
+from fmm_openmm.convert.nonbonded import charged_places, particle_parameters
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.integration.conversion.original import METHODS, Original
 from fmm_openmm.integration.force import FMMForce, boundary_for, find_fmm
@@ -188,12 +188,7 @@ def _convertible_force(
             "`system` holds no NonbondedForce to convert: for charges inside an ATMForce, a "
             "CustomCVForce or a force of your own, add FMMForce.from_nonbonded(...) yourself"
         )
-    particles = system.getNumParticles()
-    places = [
-        place
-        for place, force in enumerate(found)
-        if len(found) == 1 or force.getNumParticles() != particles or has_electrostatics(force)
-    ]
+    places = charged_places(system)
     if len(places) != 1:
         raise UnsupportedError(
             f"`system` holds {len(found)} NonbondedForces "
