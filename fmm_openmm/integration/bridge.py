@@ -14,12 +14,12 @@ import weakref
 
 import numpy as np
 
-from fmm_openmm.errors import UnsupportedError, openmm_callback
+from fmm_openmm.errors import UnsupportedError, openmm_callback, warn
 from fmm_openmm.integration.definition import Definition, Parameters, Structure
 from fmm_openmm.integration.guard import signals
 from fmm_openmm.integration.identity import IDENTITY, LOADER, SOURCE, live
 from fmm_openmm.integration.native.callbacks import prepare, sessions_of
-from fmm_openmm.integration.snapshots import REVISION, Snapshots
+from fmm_openmm.integration.snapshots import REVISION, Snapshots, revision_of
 from fmm_openmm.planning.request import FMMParameters
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.solver import CoulombSolver
@@ -56,6 +56,7 @@ class HostBridge:
         self._structure: Structure | None = None
         self._structure_version = 0
         self._parameters: Parameters | None = None
+        self._compared = 0.0  # the last revision without a snapshot
         self._solver: CoulombSolver | None = None
         self._loaded = None
         live[self.uid] = self
@@ -173,13 +174,26 @@ class HostBridge:
             return solver.parameters_for(cell), solver.backend
 
     def parameters_in(self, values) -> Parameters:
-        """Charges and offsets for a Context with the given global parameters."""
-        structure = self.fix_structure()
-        snapshot = self.snapshots.get(values.get(REVISION, 0.0))
+        """Charges and offsets for a Context with the given global parameters.
+
+        Warns:
+            UserWarning: a State names other charges, which this process does not have.
+        """
+        structure, revision = self.fix_structure(), values.get(REVISION, 0.0)
+        snapshot = self.snapshots.get(revision)
         if snapshot is not None:
             return snapshot
         if self._parameters is None or len(self.definition.charges) == structure.particles:
             self._parameters = self.definition.parameters
+        if revision not in (0.0, self._compared):
+            self._compared = revision
+            if revision_of([self._parameters]) != revision:
+                warn(
+                    "a State was loaded that was saved after updateParametersInContext() of other "
+                    "charges than those of this FMMForce, or of several FMMForces; the charges of "
+                    "this FMMForce are used: set those of the State, and call "
+                    "updateParametersInContext()"
+                )
         return self._parameters
 
     def fix_structure(self) -> Structure:

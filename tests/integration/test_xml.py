@@ -223,6 +223,26 @@ def test_a_state_file_is_one_of_pme_unless_charges_were_updated(ions):
     assert REVISION in states[2]
 
 
+def test_a_state_whose_charges_another_process_has(ions):
+    """A copy of the System knows none of the charges of its original, as another process."""
+    force = fmm.use_fmm(ions.system, tolerance=1e-6)
+    context, old = ions.context(), copy.deepcopy(ions.system)
+    force.setParticleParameters(0, 2.0)
+    force.updateParametersInContext(context)
+    state, expected = full_state(context, in_memory=False), energy_of(context)
+    loaded = Box(copy.deepcopy(ions.system), np.zeros((4, 3))).context()
+    loaded.setState(state)
+    assert energy_of(loaded) == pytest.approx(expected, rel=1e-12)
+    loaded = Box(old, np.zeros((4, 3))).context()
+    loaded.setState(state)
+    with pytest.warns(UserWarning, match="of other charges than those of this FMMForce"):
+        assert energy_of(loaded) != pytest.approx(expected, rel=1e-3)
+    (force,) = fmm.find_fmm(old)
+    force.setParticleParameters(0, 2.0)
+    force.updateParametersInContext(loaded)
+    assert energy_of(loaded) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_a_state_that_names_no_charges_leaves_them(ions, in_memory):
     force = fmm.use_fmm(ions.system, tolerance=1e-6)
