@@ -87,6 +87,7 @@ struct Numbers {
 };
 
 using Sums = Numbers<HALF_TERMS, SUMS_HELD>;
+using Powers = Array<real, 2 * ORDER + 1>;
 
 // Writes the sums of degrees L to 0 to an expansion in global memory.
 template <int PARITY, int L = ORDER>
@@ -144,7 +145,7 @@ struct Part {
                                                    Frame& frame,
                                                    typename Other::InRegisters& other) {
         Degree<L> x;
-        real y[L + 1] = {};
+        Array<real, L + 1> y = {};
         if constexpr (STEP == 2 && L >= PREFETCH_DEGREES)
             Other::template load<L - PREFETCH_DEGREES, L - PREFETCH_DEGREES>(moments, other);
 #pragma unroll
@@ -171,13 +172,14 @@ struct Part {
 
     // Translates along z, M' to L'', for the orders M, M + STEP, ..
     template <int M = FIRST>
-    static __device__ __forceinline__ void translate(const real (&power)[2 * ORDER + 1],
-                                                     Frame& frame) {
-        real y[ORDER + 1] = {};
+    static __device__ __forceinline__ void translate(const Powers& power, Frame& frame) {
+        Array<real, ORDER + 1> y = {};
 #pragma unroll
-        for (int j = M; j <= ORDER; j++)
+        for (int j = M; j <= ORDER; j++) {
+            const real x = frame[place(j, M)];
 #pragma unroll
-            for (int l = M; l <= ORDER; l++) y[l] += power[l + j] * frame[place(j, M)];
+            for (int l = M; l <= ORDER; l++) y[l] += power[l + j] * x;
+        }
 #pragma unroll
         for (int l = M; l <= ORDER; l++) frame[place(l, M)] = y[l];
         scheduling_fence();
@@ -191,19 +193,19 @@ struct Part {
                                                 const real* next) {
         // independent chains of multiply-adds per term, two for doubles because of their latency
         constexpr int CHAINS = sizeof(real) / 4;
-        Degree<L> x[2] = {}, sum;
+        Array<Degree<L>, CHAINS> x = {};
+        Degree<L> sum;
 #pragma unroll
         for (int m = FIRST; m <= L; m += STEP) {
             // S without the signs included in moments and powers
             const double s = m == 0 ? 0.5 : (m % 2 == 0 ? 1 : -1);
+            const real y = frame[place(L, m)];
 #pragma unroll
             for (int k = (L + PARITY) % 2; k <= L; k += 2)
                 if (!imaginary(m))
-                    x[m / 2 % CHAINS][L + k] +=
-                        real(s * SWAP_XZ.real_part[L][m][k]) * frame[place(L, m)];
+                    x[m / 2 % CHAINS][L + k] += real(s * SWAP_XZ.real_part[L][m][k]) * y;
                 else if (k > 0)
-                    x[m / 2 % CHAINS][L - k] +=
-                        real(s * SWAP_XZ.imaginary_part[L][m][k]) * frame[place(L, m)];
+                    x[m / 2 % CHAINS][L - k] += real(s * SWAP_XZ.imaginary_part[L][m][k]) * y;
         }
         if (next) load<L, L>(next, frame);
         // all loads before all stores, which they would otherwise wait for
@@ -215,8 +217,8 @@ struct Part {
 #pragma unroll
         for (int k = (L + PARITY) % 2; k <= L; k += 2) {
             const real2 w = theta[k];
-            const real c = CHAINS == 1 ? x[0][L + k] : x[0][L + k] + x[1][L + k];
-            const real s = CHAINS == 1 ? x[0][L - k] : x[0][L - k] + x[1][L - k];
+            const real c = CHAINS == 1 ? x[0][L + k] : x[0][L + k] + x[CHAINS - 1][L + k];
+            const real s = CHAINS == 1 ? x[0][L - k] : x[0][L - k] + x[CHAINS - 1][L - k];
             if (k == 0 && REAL_PART) sum[L] += c;
             if (k > 0 && REAL_PART) sum[L + k] += w.x * c, sum[L - k] -= w.y * c;
             if (k > 0 && IMAGINARY_PART) sum[L + k] += w.y * s, sum[L - k] += w.x * s;
@@ -258,7 +260,7 @@ struct Part {
                 const Rotation& rotation = rotations[i % 2];
                 const real* current = next;
                 typename Other::InRegisters other(nullptr);
-                real power[2 * ORDER + 1];
+                Powers power;
                 if constexpr (STEP == 2)
                     Other::template load<
                         (ORDER < PREFETCH_DEGREES ? 0 : ORDER + 1 - PREFETCH_DEGREES), ORDER>(

@@ -49,9 +49,19 @@ __device__ __forceinline__ long long slab_of(int n, int child, int group, int ha
     return ((8LL * n + child) * groups_of(half) + group) * (TERMS * WARP);
 }
 
+// An array of a fixed size. A plain array in inlined functions shares its memory with others of the
+// same type, and NVVM takes a time quadratic in the length of the code to move shared memory into
+// registers. It does not share structures.
+template <class T, int N>
+struct Array {
+    T values[N];
+    __device__ __forceinline__ T& operator[](int i) { return values[i]; }
+    __device__ __forceinline__ const T& operator[](int i) const { return values[i]; }
+};
+
 // The terms of degree L: the real part of order m at L + m, the imaginary part at L - m.
 template <int L>
-using Degree = real[2 * L + 1];
+using Degree = Array<real, 2 * L + 1>;
 
 // Multiplies the orders m = FROM, FROM + STEP, .. by their phases, or by the conjugates if SIGN is
 // -1.
