@@ -21,7 +21,7 @@ from fmm_openmm.convert.openmm_system import (
     system_of_charges,
 )
 from fmm_openmm.dipole_term import DipoleTerm
-from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.integration.conversion.original import Original
 from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.force import FMMForce, find_fmm
@@ -56,6 +56,9 @@ REFERENCE_NAMES = tuple(dict.fromkeys(name for names in REFERENCES.values() for 
 CONVERGED = 1e-7
 """``ewaldErrorTolerance`` of PME as the reference, whose relative force error then is a few
 1e-6."""
+
+LEAST_TOLERANCE = 5e-6
+"""Tolerance below which that error decides the verdict."""
 
 CONVERGED_CUTOFFS = (1.4, 2.0, 3.0)
 """Cutoffs of PME as the reference, nm: the first one that fits the box and whose grid is not too
@@ -128,6 +131,9 @@ def validate(
         UnsupportedError: the System has no single force with charges,
             :func:`fmm_openmm.check_system` refuses it, or the box is too large for the reference
             "pme".
+
+    Warns:
+        UserWarning: the reference "pme" is not accurate enough for the tolerance.
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"`system` must be an openmm.System, got {type(system).__name__}")
@@ -163,6 +169,11 @@ def validate(
         raise UnsupportedError(
             f"`reference='pme'` would need a grid of more than {LARGEST_GRID:,} points in this "
             f"box, {widths} nm: take 'ewald'"
+        )
+    if reference == "pme" and chosen.tolerance < LEAST_TOLERANCE:
+        warn(
+            "PME as the reference has a relative force error of a few 1e-6 itself, which the "
+            f"tolerance of {chosen.tolerance:g} does not allow for: take 'ewald'"
         )
     pme, least = None, 0.0
     with show_progress("FMM", shown=progress) as advance:

@@ -73,6 +73,11 @@ def test_pme_as_the_reference(water):
     )
 
 
+def test_pme_is_no_reference_for_a_tight_tolerance(ions):
+    with pytest.warns(UserWarning, match="PME as the reference has a relative force error"):
+        fmm.validate(ions.system, ions.positions, reference="pme", tolerance=1e-6)
+
+
 @pytest.mark.parametrize("cutoff", [0.9, 1.2])
 def test_the_grid_of_pme_is_foreseen(water, cutoff):
     water.system.setDefaultPeriodicBoxVectors(*np.diag([3.1, 4.2, 5.3]))
