@@ -2,6 +2,7 @@
 
 import gzip
 import io
+from functools import cache
 from itertools import groupby
 
 import openmm
@@ -195,6 +196,11 @@ def test_options_come_before_the_numbers_of_a_preset():
     )
 
 
+@cache
+def force_field(*files: str) -> app.ForceField:
+    return app.ForceField(*files)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bilayer", BILAYERS)
 def test_force_fields_have_the_residues_of_every_preset(bilayer):
@@ -210,7 +216,7 @@ def test_force_fields_have_the_residues_of_every_preset(bilayer):
     pdb = app.PDBFile(io.StringIO("\n".join([*box, *atoms, *bonds])))
     assert pdb.topology.getPeriodicBoxVectors() is not None and pdb.topology.getNumResidues() == 2
     for ending in FORCE_FIELDS:
-        forcefield = app.ForceField(*PRESETS[bilayer.lower() + ending].forcefield)
+        forcefield = force_field(*PRESETS[bilayer.lower() + ending].forcefield)
         modeller = app.Modeller(pdb.topology, pdb.positions)
         modeller.addExtraParticles(forcefield)
         system = forcefield.createSystem(modeller.topology)
