@@ -197,8 +197,17 @@ def make_recipe(
         solver: the result of :func:`make_solver`.
         first: the first frame.
         evaluate: as in :meth:`FrameTasks.results`.
+
+    Raises:
+        TypeError: the function that makes the solver cannot be pickled.
     """
-    return pickle.dumps((solver, first.positions, first.box_vectors, evaluate))
+    try:
+        return pickle.dumps((solver, first.positions, first.box_vectors, evaluate))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            "`solver_or_system` must be a function that can be pickled, such as functools.partial "
+            f"of one of a module: {error}"
+        ) from error
 
 
 def _box_of(given) -> np.ndarray | None:

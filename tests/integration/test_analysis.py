@@ -105,6 +105,7 @@ def test_no_frames():
     ("given", "quantities", "message"),
     [
         ("a system", ("energy",), "`solver_or_system` must be a CoulombSolver, a ChargeSystem"),
+        (lambda: None, ("energy",), "`solver_or_system` must be a function that can be pickled"),
         (None, "energy", "`quantities` must be a sequence of names, got 'energy'"),
         (None, ("charge",), "`quantities` must be one of 'energy', 'forces'"),
     ],
