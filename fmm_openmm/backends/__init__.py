@@ -118,9 +118,10 @@ def _cuda() -> type[Evaluator]:
 
             return CudaEvaluator
     except ImportError as error:
-        gpu = "" if has_gpu() else "an NVIDIA GPU and "
+        if not has_gpu():
+            raise UnsupportedError("`backend='cuda'` needs an NVIDIA GPU and CuPy") from error
         raise UnsupportedError(
-            f"`backend='cuda'` needs {gpu}CuPy ({str(error).splitlines()[0]}): "
+            f"`backend='cuda'` needs CuPy ({str(error).splitlines()[0]}): "
             "pip install 'fmm_openmm[cuda13]' or 'fmm_openmm[cuda12]'"
         ) from error
     raise UnsupportedError(f"`backend='cuda'` needs an NVIDIA GPU and its driver: {reason}")

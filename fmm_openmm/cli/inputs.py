@@ -25,7 +25,7 @@ FILE is one of
                                        of the structure
   system.xml + state.xml               of the openmm.State, with its velocities
                                        and global parameters
-  topology.prmtop + .inpcrd or .rst7   AMBER
+  topology.prmtop + .inpcrd or .rst7   AMBER, also .ncrst
   topology.top + coordinates.gro       GROMACS; --include DIR for the files of
                                        its force field
   structure.psf + .pdb or .crd         CHARMM; --parameters FILE ...
@@ -49,6 +49,7 @@ KINDS = {
     ".parm7": "amber",
     ".inpcrd": "inpcrd",
     ".rst7": "inpcrd",
+    ".ncrst": "inpcrd",
     ".top": "gromacs",
     ".gro": "gro",
     ".psf": "charmm",

@@ -317,9 +317,14 @@ def _read_amber(found, args):
 def _read_gromacs(found, args):
     def read(box):
         vectors = None if box is None else box * unit.nanometer
-        return app.GromacsTopFile(
-            str(found["gromacs"]), periodicBoxVectors=vectors, includeDir=args.include
-        )
+        try:
+            return app.GromacsTopFile(
+                str(found["gromacs"]), periodicBoxVectors=vectors, includeDir=args.include
+            )
+        except ValueError as error:
+            if "#include" not in str(error):
+                raise
+            raise ValueError(f"{error}: --include DIR names the folder that holds it") from error
 
     topology = None
     if "gro" not in found:
@@ -389,7 +394,7 @@ READERS = {
 MISSING = {
     "system": "positions: a structure (.pdb, .cif), or an openmm.State (.xml)",
     "state": "the openmm.System (.xml) that it belongs to",
-    "amber": "coordinates: .inpcrd or .rst7",
+    "amber": "coordinates: .inpcrd, .rst7 or .ncrst",
     "inpcrd": "a topology: AMBER's .prmtop or .parm7",
     "gromacs": "coordinates: .gro",
     "gro": "a topology: GROMACS' .top",

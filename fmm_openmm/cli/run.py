@@ -72,9 +72,7 @@ def add_arguments(parser) -> None:
     group.add_argument(
         "--friction", type=float, default=1.0, help="1/ps, for nvt and npt (default %(default)s)"
     )
-    group.add_argument(
-        "--pressure", type=float, default=1.0, help="bar, for npt (default %(default)s)"
-    )
+    group.add_argument("--pressure", type=float, help="bar, with --ensemble npt (default 1.0)")
     group.add_argument(
         "--minimize",
         type=count,
@@ -219,8 +217,11 @@ def check_arguments(args) -> None:
         if not getattr(args, name) >= low:
             raise ValueError(f"--{name} must be at least {low}, got {getattr(args, name)}")
     for name in ("temperature", "friction", "pressure", "timestep"):
-        if not np.isfinite(getattr(args, name)):
-            raise ValueError(f"--{name} must be finite, got {getattr(args, name)}")
+        value = getattr(args, name)
+        if value is not None and not np.isfinite(value):
+            raise ValueError(f"--{name} must be finite, got {value}")
+    if args.pressure is not None and args.ensemble != "npt":
+        raise ValueError("--pressure is for --ensemble npt")
     if not abs(args.seed) < 2**31:
         raise ValueError(f"--seed must fit into 32 bits, got {args.seed}")
     if not args.friction > 0:
@@ -267,7 +268,8 @@ def make_simulation(args, molecules) -> app.Simulation:
     """Make a Simulation at the positions that were read."""
     system = molecules.system
     if args.ensemble == "npt":
-        system.addForce(barostat(args.temperature, args.pressure, args.seed))
+        pressure = 1.0 if args.pressure is None else args.pressure
+        system.addForce(barostat(args.temperature, pressure, args.seed))
     thermostat = openmm.LangevinMiddleIntegrator(args.temperature, args.friction, args.timestep)
     thermostat.setRandomNumberSeed(args.seed)
     verlet = openmm.VerletIntegrator(args.timestep)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,9 @@ def inputs(tmp_path_factory):
     for name in ("water.prmtop", "water.rst7", "water.top", "water.gro", "water.psf", "water.crd"):
         structure.save(str(path / name))
     structure.save(str(path / "amber.top"), format="amber")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SciPy writes it, where netCDF4 is not installed
+        structure.save(str(path / "water.ncrst"), format="ncrst")
     parameters = parmed.charmm.CharmmParameterSet.from_structure(structure)
     parameters.write(par=str(path / "water.prm"), top=str(path / "water.rtf"))
     return path

@@ -43,6 +43,7 @@ def bad_files(folder):
     for name in ("remark.pdb", "remark.cif", "remark.gro"):
         (folder / name).write_text("REMARK no atoms\n")
     (folder / "remark.pdb.gz").write_bytes(gzip.compress(b"REMARK no atoms\n"))
+    (folder / "include.top").write_text('#include "forcefield.itp"\n')
     (folder / "bad.prmtop").write_text("%VERSION\n%FLAG NOTHING\n")
     (folder / "open.xml").write_text(openmm.XmlSerializer.serialize(openmm.System()))
     (folder / "state.xml").write_text(
@@ -58,7 +59,7 @@ def bad_files(folder):
         (["nothing.pdb"], "no such file: nothing.pdb"),
         (["water.pdb"], "water.pdb needs --forcefield"),
         (["water.psf", "water.pdb"], "water.psf needs --parameters"),
-        (["water.prmtop"], "water.prmtop needs coordinates: .inpcrd or .rst7 with it"),
+        (["water.prmtop"], "water.prmtop needs coordinates: .inpcrd, .rst7 or .ncrst with it"),
         (["water.rst7"], "water.rst7 needs a topology: AMBER's .prmtop or .parm7 with it"),
         (["water.gro"], "water.gro needs a topology: GROMACS' .top with it"),
         (["water.top"], "water.top needs coordinates: .gro with it"),
@@ -97,6 +98,11 @@ def bad_files(folder):
             "system.xml and pair.pdb do not fit: 2 positions for 768 particles",
         ),
         (["bad.prmtop", "water.rst7"], "cannot read bad.prmtop"),
+        (
+            ["include.top", "water.gro"],
+            "cannot read include.top: Could not locate #include file: forcefield.itp: --include "
+            "DIR names the folder that holds it",
+        ),
         (["water.pdb", "--forcefield", "nothing.xml"], "cannot read nothing.xml"),
         (
             ["water.pdb", "--forcefield", "amber14/lipid17.xml"],

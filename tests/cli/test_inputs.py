@@ -29,6 +29,7 @@ def test_convert_draws(succeed, tmp_path):
         ("system.xml", "water.pdb"),
         ("water.pdb", "converted.xml"),
         ("water.prmtop", "water.rst7"),
+        ("water.prmtop", "water.ncrst"),
         ("amber.top", "water.rst7"),
         ("water.top", "water.gro"),
         ("water.psf", "water.pdb", "--parameters", "water.prm", "water.rtf"),

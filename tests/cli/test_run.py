@@ -158,6 +158,7 @@ def test_run_replaces_barostats_and_thermostats(succeed):
     [
         (("--seed", "99999999999"), "--seed must fit into 32 bits, got 99999999999"),
         (("--ensemble", "npt", "--pressure", "nan"), "--pressure must be finite, got nan"),
+        (("--pressure", "1"), "--pressure is for --ensemble npt"),
         (("--temperature", "inf"), "--temperature must be finite, got inf"),
     ],
 )
