@@ -118,7 +118,7 @@ def main():
     edge, frames, spacing, steps = (1.9, 1, 50, 100) if arguments.short else (2.4, 4, 500, 200)
     system, kinds, positions, targets = make_frames(edge, frames, spacing)
     exact = [system.charges[kinds == number][0] for number in range(len(KINDS))]
-    print(f"{len(kinds)} atoms, {frames} frames, {steps} steps of Adam")
+    print(f"{len(kinds)} atoms, {frames} frame{'s' * (frames > 1)}, {steps} steps of Adam")
     history, errors = fit(system, kinds, positions, targets, steps)
     print(f"{'':16}" + "".join(f"{kind:>9}" for kind in KINDS) + "   force error")
     for step in (0, steps // 4, steps // 2, steps - 1):

@@ -107,7 +107,7 @@ def make_metatomic_model(
         [11, 17]
     """
     capabilities = ModelCapabilities(
-        outputs={"energy": ModelOutput(quantity="energy", unit="eV", per_atom=False)},
+        outputs={"energy": ModelOutput(unit="eV")},
         atomic_types=sorted(charges),
         interaction_range=float("inf"),
         length_unit="angstrom",
