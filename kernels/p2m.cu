@@ -201,7 +201,7 @@ __device__ __forceinline__ void store_starts(const Shared& s, int first, int* __
     }
 }
 
-// Whether any box of the block has a slot, those of other ranks have none.
+// Whether any box of the block has a slot; those of other ranks have none.
 __device__ __forceinline__ bool has_slot(const int* __restrict__ slot) {
     const int box = blockIdx.x * GROUP + threadIdx.x % GROUP;
     return __any_sync(FULL, box < BOXES && slot[box] >= 0);
