@@ -20,10 +20,10 @@ def main() -> int:
 def _reserve_stdout() -> None:
     """Reserve stdout for the results: what libraries in C print there, as MDTraj's reader of DCD
     files does, goes to stderr from now on."""
-    number = sys.stdout.fileno()
-    own = open(os.dup(number), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+    old, number = sys.stdout, sys.stdout.fileno()
+    by_lines = old.line_buffering or getattr(old, "write_through", False)  # of python -u
+    sys.stdout = open(os.dup(number), "w", 1 if by_lines else -1, old.encoding, old.errors)
     os.dup2(sys.stderr.fileno(), number)
-    sys.stdout = own
 
 
 if __name__ == "__main__":

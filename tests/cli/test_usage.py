@@ -29,6 +29,15 @@ def test_module_and_exit_code():
     assert "Traceback" not in done.stderr
 
 
+def test_stdout_stays_unbuffered():
+    code = (
+        "import os; from fmm_openmm.__main__ import _reserve_stdout; _reserve_stdout(); "
+        "print('result'); os.write(1, b'of a library'); os._exit(0)"
+    )
+    done = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("result\n", "of a library")
+
+
 BENCHMARKS = [f"bench {name}" for name in bench.BENCHMARKS]
 
 
