@@ -47,7 +47,7 @@ ELECTROSTATICS = (
 )
 """Parts of the names of pair styles that have electrostatics of their own."""
 
-LAST = (
+FORCE_MODIFIERS = (
     "setforce",
     "aveforce",
     "lineforce",
@@ -172,7 +172,7 @@ def _check_fixes(lmp, comm, fix_id: str) -> None:
     for name, style in re.findall(r"^Fix\[ *\d+\]: *(\S+), *style = (\S+),", text, re.MULTILINE):
         if name == fix_id:
             return  # which attach replaces in its place
-        if style.startswith(LAST):
+        if style.startswith(FORCE_MODIFIERS):
             raise UnsupportedError(
                 f"fix {name} of style {style} acts on the sum of all forces: define it after "
                 "attach, as LAMMPS applies fixes in the order of their definitions"

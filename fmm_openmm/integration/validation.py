@@ -25,7 +25,7 @@ from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.integration.conversion.original import Original
 from fmm_openmm.integration.definition import Definition
 from fmm_openmm.integration.force import FMMForce, find_fmm
-from fmm_openmm.integration.guard.edits import check_system
+from fmm_openmm.integration.guard.edits import check_system, converted_force
 from fmm_openmm.integration.report import Comparison, ValidationReport
 from fmm_openmm.integration.slab_pme import vacuum_cell
 from fmm_openmm.neutralization import Neutralization
@@ -280,9 +280,12 @@ def electrostatics(system: openmm.System) -> tuple[Definition, openmm.NonbondedF
             f"`system` must hold one FMMForce to read charges from, it holds {len(converted)}"
         )
     check_system(system)
-    definition, forces = converted[0]._definition, nonbonded_forces(system)
-    place = 0 if definition.original is None else Original.unpack(definition.original).place
-    return definition, forces[place] if forces else openmm.NonbondedForce()
+    definition = converted[0]._definition
+    if definition.original is not None:
+        nonbonded = converted_force(system, Original.unpack(definition.original))
+    else:
+        nonbonded = next(iter(nonbonded_forces(system)), None)
+    return definition, openmm.NonbondedForce() if nonbonded is None else nonbonded
 
 
 def charges_and_cell(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import openmm
 
-from fmm_openmm.convert.nonbonded import charged_places, particle_parameters
+from fmm_openmm.convert.nonbonded import charged_places, nonbonded_forces, particle_parameters
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.integration.conversion.original import METHODS, Original
 from fmm_openmm.integration.force import FMMForce, boundary_for, find_fmm
@@ -164,7 +164,6 @@ def _convertible_force(
             "`system` holds an FMMForce already: "
             "call restore_pme(system) first to change its options"
         )
-    found = []
     for force in system.getForces():
         kind = type(force).__name__
         if kind in _OTHER_ELECTROSTATICS:
@@ -181,8 +180,7 @@ def _convertible_force(
                 "interaction must be cut off like its own: keep the NonbondedForce, set both to "
                 "NoCutoff, or remove the implicit solvent"
             )
-        if isinstance(force, openmm.NonbondedForce):
-            found.append(force)
+    found = nonbonded_forces(system)
     if not found:
         raise UnsupportedError(
             "`system` holds no NonbondedForce to convert: for charges inside an ATMForce, a "
