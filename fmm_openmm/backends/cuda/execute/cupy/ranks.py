@@ -17,8 +17,8 @@ from fmm_openmm.errors import UnsupportedError
 
 CHANNELS = "NCCL_MAX_P2P_NCHANNELS", "16"
 """NCCL's variable for the maximum number of channels between GPUs, and its value unless the
-environment has one. More channels take memory and multiprocessors, and make only those exchanges
-faster that run concurrently with the near field."""
+environment has one. More channels take memory and multiprocessors. They shorten the exchange of
+particles, which the near field waits for; those of spectra run concurrently with it."""
 
 
 class GpuRank:
