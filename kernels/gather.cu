@@ -26,8 +26,7 @@
 #include "common/grid_sums.cuh"
 #include "common/part_results.cuh"
 #if VIRIAL
-#include "common/generators.cuh"
-#include "common/p2p_work.cuh"
+#include "common/strain.cuh"
 #define SUMS (3 + GENERATORS)
 #else
 #define SUMS 3
@@ -53,25 +52,8 @@ __device__ __forceinline__ void add_strain(double (&sum)[GENERATORS], int i,
                                            const PartResults& parts, const real4* __restrict__ xq) {
     for_each_corner(parts.located[i], [&](int corner) {
         const int k = parts.place[entry_of(8 * i + corner, parts.n)];
-        const real4 x = xq[k], e = parts.far[k];
-        const double q = x.w;
-        add_elements(sum, q, x.x * e.y, x.y * e.z, x.z * e.w, x.y * e.y, x.z * e.y, x.z * e.z);
+        add_part(sum, xq[k], parts.far[k]);
     });
-}
-
-// Adds a thread's share of the work of the lattice operator and of the near field.
-__device__ __forceinline__ void add_works(double (&sum)[GENERATORS], int lattice_works,
-                                          const double* __restrict__ lattice_work,
-                                          const int* __restrict__ start,
-                                          const real* __restrict__ near_work) {
-    const int thread = blockIdx.x * BLOCK + threadIdx.x, threads = gridDim.x * BLOCK;
-    for (int k = thread; k < lattice_works; k += threads)
-        for (int g = 0; g < GENERATORS; g++) sum[g] -= 0.5 * lattice_work[k * GENERATORS + g];
-    for (int k = thread; k < 2 * BOXES; k += threads) {
-        if (start[k / 2] == start[k / 2 + 1]) continue;
-        const real* w = near_work + k * WORK_SUMS;
-        add_elements(sum, 0.5, w[0], w[1], w[2], w[3], w[4], w[5]);
-    }
 }
 
 __device__ __forceinline__ void write_virial(const double* sum, double energy, double scale,
@@ -106,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     double own[SUMS] = {};
 #if VIRIAL
     double strain[GENERATORS] = {};
-    add_works(strain, lattice_works, lattice_work, start, near_work);
+    add_works(strain, lattice_works, lattice_work, near_boxes(share), start, near_work);
 #endif
     if (i < n) {
         const PartResults parts =

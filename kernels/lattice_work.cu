@@ -31,15 +31,13 @@
 #include "common/azimuths.cuh"
 #include "common/generators.cuh"
 #include "common/grid_sums.cuh"
-#include "common/types.cuh"
+#include "common/spectra.cuh"
 
 #define BLOCK 256
-#define WAVES (D0 * D1 * H2)  // of the half grid
-#define STORED (WORK_IMAGES == 1 ? WAVES : H0 * H1 * H2)
-#define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
 #define H0 (D0 / 2 + 1)
 #define H1 (D1 / 2 + 1)
-#define H2 (D2 / 2 + 1)
+#define STORED ((WORK_IMAGES == 1 ? D0 * D1 : H0 * H1) * WAVES2)
+#define PAIRS ((ORDER + 1) * (ORDER + 2) / 2)
 
 // Adds the dot product of a and b, as two multiply-adds.
 __device__ __forceinline__ void add_dot(real& sum, const real2& a, const real2& b) {
@@ -61,8 +59,8 @@ __device__ __forceinline__ int degree_of(int pair) {
     return int((sqrtf(8.0f * pair + 1.5f) - 1.0f) * 0.5f);
 }
 
-// The wave vector of a lane: where it lies in the half grid, where its dT is stored, and the signs
-// of terms that are odd along y and z.
+// The wave vector of a lane: where its first moment and its dT are stored, and the signs of terms
+// that are odd along y and z.
 struct Wave {
     bool used;
     long long place, stored;
@@ -70,16 +68,18 @@ struct Wave {
 
     __device__ explicit Wave(int lane) : sign_y(1), sign_z(1) {
 #if WORK_IMAGES == 1
-        stored = place = blockIdx.x * (long long)WORK_WAVES + lane;
-        used = place < WAVES;
+        stored = blockIdx.x * (long long)WORK_WAVES + lane;
+        used = stored < STORED;
+        place = stored / (D1 * WAVES2) * PLANE_ROWS * WAVES2 + stored % (D1 * WAVES2);
 #else
         // see mirrored.cu
         const int owned = WORK_WAVES / WORK_IMAGES;
-        const int wave = blockIdx.x * owned + lane % owned, k0 = wave / (H1 * H2),
-                  k1 = wave / H2 % H1;
+        const int wave = blockIdx.x * owned + lane % owned, k0 = wave / (H1 * WAVES2),
+                  k1 = wave / WAVES2 % H1;
         const bool y = lane / owned % 2, z = lane / owned / 2;
         stored = wave;
-        place = ((z ? D0 - k0 : k0) * D1 + (y ? D1 - k1 : k1)) * (long long)H2 + wave % H2;
+        place = ((z ? D0 - k0 : k0) * PLANE_ROWS + (y ? D1 - k1 : k1)) * (long long)WAVES2 +
+                wave % WAVES2;
         used = wave < STORED && (!y || (k1 > 0 && 2 * k1 < D1)) && (!z || (k0 > 0 && 2 * k0 < D0));
         if (y) sign_y = -1;
         if (z) sign_z = -1;
@@ -87,7 +87,7 @@ struct Wave {
     }
     // Wave vectors for which it stands: with its opposite, which the half grid lacks.
     __device__ int number() const {
-        const int k2 = stored % H2;
+        const int k2 = FIRST2 + stored % WAVES2;
         return k2 == 0 || 2 * k2 == D2 ? 1 : 2;
     }
 };
@@ -100,8 +100,8 @@ __device__ __forceinline__ void load(const Wave& wave, int worker, int workers,
     for (int pair = worker; pair < PAIRS; pair += workers) {
         const int l = degree_of(pair), m = pair - l * (l + 1) / 2;
         real2 c = {0, 0}, s = {0, 0};
-        if (wave.used) c = moments[(l * l + l + m) * (long long)WAVES + wave.place];
-        if (wave.used && m > 0) s = moments[(l * l + l - m) * (long long)WAVES + wave.place];
+        if (wave.used) c = moments[(l * l + l + m) * TERM_STRIDE + wave.place];
+        if (wave.used && m > 0) s = moments[(l * l + l - m) * TERM_STRIDE + wave.place];
         const real factor = (m > 0 ? 2 : 1) * ((l + m) % 2 ? wave.sign_z : real(1));
         c = times_power_of_i(c, l);
         s = times_power_of_i(s, l);
@@ -172,7 +172,7 @@ struct Functions {
 };
 
 extern "C" __global__ void __launch_bounds__(BLOCK, sizeof(real) == 4 ? 2 : 1)
-    lattice_work(const real2* __restrict__ moments /* (TERMS, WAVES) */,
+    lattice_work(const real2* __restrict__ moments /* see spectra.cuh */,
                  const real2* __restrict__ derivatives /* (GENERATORS, ROWS, STORED): DE, DO */,
                  double* __restrict__ partial /* (blocks, GENERATORS) */) {
     extern __shared__ real4 memory[];

@@ -12,6 +12,9 @@
 //   place_copies    enters those from other ranks into the lists. A thread per place of a copy
 //   clear_totals    clears the sums of results from other ranks, with the priority of its stream,
 //                   which a memset in a graph does not have. A thread per particle
+//   sum_strain      with VIRIAL, the share of the rank's boxes and wave vectors in the products of
+//                   the virial with the generators of strain, see gather.cu. A thread for several
+//                   parts
 //   gather_copies   results of other ranks' copies from their parts in the rank's boxes, to be
 //                   returned. A thread per place
 //   add_returned    adds the results from another rank to those from others. A thread per place of
@@ -37,6 +40,9 @@
 #include "common/part_results.cuh"
 #include "common/reduce.cuh"
 #include "common/tag.cuh"
+#if VIRIAL
+#include "common/strain.cuh"
+#endif
 
 typedef const POSITION* Positions;  // (n, 3)
 
@@ -278,6 +284,27 @@ extern "C" __global__ void clear_totals(int n, real4* totals /* (n) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) totals[i] = {0, 0, 0, 0};
 }
+
+#if VIRIAL
+extern "C" __global__ void __launch_bounds__(256)
+    sum_strain(const int* __restrict__ start /* (BOXES + 1) */,
+               const Share* __restrict__ share /* (1) */,
+               const real4* __restrict__ xq /* (parts) */,
+               const real4* __restrict__ far /* (parts) */, int lattice_works,
+               const double* __restrict__ lattice_work /* (lattice_works, GENERATORS) */,
+               const real* __restrict__ near_work /* (BOXES, 2, WORK_SUMS), of boxes with parts */,
+               double* partial /* (blocks, GENERATORS) */, int* ticket /* (1), zero */,
+               double* __restrict__ sums /* (GENERATORS) */) {
+    const BoxRange boxes = near_boxes(share), parts = parts_in(boxes, start);
+    double own[GENERATORS] = {};
+    add_works(own, lattice_works, lattice_work, boxes, start, near_work);
+    for (int k = parts.first + blockIdx.x * blockDim.x + threadIdx.x; k < parts.end;
+         k += gridDim.x * blockDim.x)
+        add_part(own, xq[k], far[k]);
+    if (!sum_over_grid<256>(own, partial, ticket)) return;
+    for (int g = 0; g < GENERATORS; g++) sums[g] = own[g];
+}
+#endif
 
 extern "C" __global__ void gather_copies(
     int n /* places */, int ranks, const Room* __restrict__ rooms /* (ranks) */,

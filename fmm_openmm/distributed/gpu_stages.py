@@ -11,7 +11,7 @@ runs along with it.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
@@ -30,6 +30,7 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
     INVERSE,
     KEEP,
     MARK,
+    RESULT_SUMS,
     RESULTS,
     SEND,
     SUMMING,
@@ -38,12 +39,13 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
     build_rank,
 )
 from fmm_openmm.backends.cuda.program import SETUP, Device, Program, Share
-from fmm_openmm.box import index_grid
+from fmm_openmm.box import BoxLattice, index_grid
 from fmm_openmm.distributed.communication import summed
 from fmm_openmm.distributed.patterns import Patterns
 from fmm_openmm.distributed.sharing import BoxShares, PlaneShares, even_ranges, layer_size
 from fmm_openmm.distributed.stages import Links, RankResults
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.expansions.operators.derivatives import traceless
 from fmm_openmm.specification import Specification
 
 DEVIATIONS = 6
@@ -63,6 +65,7 @@ class Gpu(Protocol):
     def kernel(self, run: Any, stage: str, *names: str) -> Callable[..., None]: ...
     def repeated(self, run: Any, queue: Callable[[], None]) -> Callable[[], None]: ...
     def exchange(self, rank: int, *pairs: tuple[list, list]) -> None: ...
+    def fill_derivatives(self, run: Any, lattice: BoxLattice, order: int, first: int) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +135,27 @@ class CopyRooms:
         return [found[rank] for rank in range(len(found))]
 
 
+@dataclass(frozen=True, eq=False)
+class RankRun:
+    """A program on the device of this rank.
+
+    Attributes:
+        run: the program.
+        mark, finish: its first and its last kernel, functions of arrays.
+        copies: the arrays of copies that ranks exchange, and their numbers.
+        repeated: what queues some of its stages, by their names.
+    """
+
+    run: Any
+    mark: Callable[..., None]
+    finish: Callable[..., None]
+    copies: list[tuple[list, list]]
+    repeated: dict[str, Callable[[], None]] = field(default_factory=dict)
+
+
 class GpuStages:
-    """The stages on the GPUs of many ranks.
+    """The stages on the GPUs of many ranks. Evaluations with the virial have a program of their
+    own, with the same memory but for what only the virial needs.
 
     Args:
         comm: the communicator.
@@ -168,10 +190,14 @@ class GpuStages:
         self._charges = charges
         self._width: float | None = None  # of the boxes that "parameters" holds
         self._largest: float | None = None  # potential that "largest" holds
-        self._run: Any = None
-        self._mark: Any = None
-        self._finish: Any = None
+        self._program: Any = None
+        self._programs: dict[bool, RankRun] = {}  # without and with the virial
         self._begun: Any = None  # positions whose evaluation has begun
+
+    @property
+    def _run(self) -> Any:
+        """The program in use, if there is one."""
+        return self._program and self._program.run
 
     @property
     def given_charges(self):
@@ -199,18 +225,18 @@ class GpuStages:
     def _begin(self, positions) -> None:
         """Queue what needs no other rank, at positions on the device: find the ranks that need the
         particles, and make copies for them unless other ranks have partners of the particles."""
-        self._mark(positions)
+        self._program.mark(positions)
         if not self._reaches_far:
             self._repeat(self._send)
         self._begun = positions
 
     def _repeat(self, queue: Callable[[], None]) -> None:
         """Queue what a method queues, from the second time on by one launch."""
-        name = queue.__name__
-        if name in self._repeated:
-            self._repeated[name]()
+        name, repeated = queue.__name__, self._program.repeated
+        if name in repeated:
+            repeated[name]()
         else:
-            self._repeated[name] = self._gpu.repeated(self._run, queue)
+            repeated[name] = self._gpu.repeated(self._run, queue)
 
     def _send(self) -> None:
         """Make the copies for other ranks."""
@@ -222,7 +248,8 @@ class GpuStages:
         xp, n = self._gpu.arrays, len(positions)
         with self._gpu.active():
             if self._run is None:
-                self._prepare(to_host(positions), width)
+                self._prepare(to_host(positions), width, virial)
+            self._use(virial)
             if width != self._width:
                 self._fill("parameters", parameter_block(self.lattice, width))
                 if self._width is None:
@@ -239,22 +266,23 @@ class GpuStages:
                 self._repeat(self._evaluate)
                 dtype = self._run.buffers["charges"].dtype
                 found = [xp.empty(shape, dtype) for shape in (n, (n, 3), (n, 3))]
-                self._finish(*found)
-                *sums, lacking = summed(self._comm, self._run.buffers["sums"])
-                if not lacking:
+                self._program.finish(*found)
+                sums = summed(self._comm, self._run.buffers["sums"])
+                if not sums[RESULT_SUMS - 1]:  # copies without room
                     break
                 del found  # whose memory the new program may need
-                self._make_room()
+                self._make_room(virial)
             if not is_on_device(positions):
                 found = [to_host(each).astype(np.float64) for each in found]
             potentials, fields, forces = found
-            return RankResults(potentials, fields, forces, sums)
+            work = traceless(np.array(sums[RESULT_SUMS:])) if virial else None
+            return RankResults(potentials, fields, forces, sums[: RESULT_SUMS - 1], work)
 
     def _fill(self, name: str, values) -> None:
         buffer = self._run.buffers[name]
         buffer[...] = self._gpu.arrays.asarray(values.astype(buffer.dtype))
 
-    def _prepare(self, positions: np.ndarray, width: float) -> None:
+    def _prepare(self, positions: np.ndarray, width: float, virial: bool) -> None:
         """Share the boxes among the ranks, by the parts in them, and make the program."""
         comm, lattice = self._comm, self.lattice
         smoothing = self._specification.smoothing
@@ -270,7 +298,8 @@ class GpuStages:
             exchanged = self._planes.sent, self._planes.received
             self._boxes, self._places = (list(map(self._gpu.arrays.asarray, k)) for k in exchanged)
         is_owner = self._shares.owner[:, None] == np.arange(comm.size)
-        self._make(np.column_stack([parts @ self._shares.near, parts @ is_owner]), {})
+        self._make_for(np.column_stack([parts @ self._shares.near, parts @ is_owner]))
+        self._use(virial)
         bits = 1 << np.arange(comm.size, dtype=np.uint32)
         masks = [bits[self._shares.owner], self._shares.near @ bits]
         self._fill("box_ranks", np.column_stack(masks).astype(np.uint32))
@@ -279,18 +308,36 @@ class GpuStages:
         self._fill("partner", self._patterns.partner)
         self._fill("charges", self._charges)
 
-    def _make(self, numbers: np.ndarray, given: dict) -> None:
-        """Make the program, with room for copies, in place of an earlier one.
+    def _make_for(self, numbers: np.ndarray) -> None:
+        """Have the next programs made with room for copies.
 
         Args:
             numbers: of the copies that this rank sends to each, see :class:`CopyRooms`.
-            given: buffers of the earlier program, which the new one takes where it has the same.
         """
-        self._run, self._sent_copies, rank = None, [], self._comm.rank
-        self._mark = self._finish = None  # which hold buffers
-        self._repeated: dict[str, Callable[[], None]] = {}
-        share = self._shares.ranges[rank]
         self._most, self._rooms = numbers, CopyRooms.for_numbers(self._comm, numbers)
+
+    def _use(self, virial: bool, given: dict | None = None) -> None:
+        """Use the program without or with the virial. It is made on first use.
+
+        Args:
+            given: buffers of earlier programs, which a new one takes where it has the same; those
+                of the present ones by default.
+        """
+        if virial not in self._programs:
+            self._programs[virial] = self._made(virial, self._buffers() if given is None else given)
+        self._program = self._programs[virial]
+
+    def _buffers(self) -> dict[str, Any]:
+        """The buffers of all programs."""
+        found: dict[str, Any] = {}
+        for program in self._programs.values():
+            found |= program.run.buffers
+        return found
+
+    def _made(self, virial: bool, given: dict) -> RankRun:
+        """A program; arguments as of :meth:`_use`."""
+        rank = self._comm.rank
+        share = self._shares.ranges[rank]
         rooms, last = self._rooms, self._rooms.order[-1]
         sizes = RankSizes(
             rank,
@@ -307,7 +354,8 @@ class GpuStages:
         )
         boxes = Share(share.start, share.stop, max(1, share.stop - share.start))
         lattice = LatticeShare(self._planes.ranges[rank], self._waves, self._planes.are_boxes)
-        program = build_rank(self._specification, self._gpu.facts, sizes, boxes, lattice)
+        facts = self._gpu.facts
+        program = build_rank(self._specification, facts, sizes, boxes, lattice, virial)
         kept = {
             name: given[name]
             for name, buffer in program.buffers.items()
@@ -316,17 +364,22 @@ class GpuStages:
         given.clear()
         for name in {"positions", *RESULTS} - kept.keys():  # of which each evaluation has its own
             kept[name] = self._gpu.arrays.empty(0, program.buffers[name].dtype)
-        self._run = self._gpu.made(program, kept)
-        self._mark = self._gpu.kernel(self._run, MARK, "positions")
-        self._finish = self._gpu.kernel(self._run, FINISH, *RESULTS)
-        self._fill("rooms", rooms.table)
-        self._sent_copies = self._copies_to_send()
+        run = self._gpu.made(program, kept)
+        run.buffers["rooms"][...] = self._gpu.arrays.asarray(rooms.table)
+        derivatives, waves = "operator_derivatives", self._waves[rank]
+        if virial and derivatives not in kept and waves.stop > waves.start:
+            self._gpu.fill_derivatives(run, self.lattice, self._specification.order, waves.start)
+        mark = self._gpu.kernel(run, MARK, "positions")
+        finish = self._gpu.kernel(run, FINISH, *RESULTS)
+        return RankRun(run, mark, finish, self._copies_to_send(run.buffers))
 
-    def _make_room(self) -> None:
+    def _make_room(self, virial: bool) -> None:
         """Make the program again, with room for the copies of the last evaluation."""
         numbers = self._by_rank(to_host(self._run.buffers["sent_number"]))
-        most = np.maximum(np.array(numbers, np.int64), self._most)
-        self._make(most, dict(self._run.buffers))
+        given = self._buffers()
+        self._program, self._programs = None, {}
+        self._make_for(np.maximum(np.array(numbers, np.int64), self._most))
+        self._use(virial, given)
 
     def _evaluate(self) -> None:
         """Queue an evaluation of the marked particles, up to the sums of results from other ranks,
@@ -337,7 +390,7 @@ class GpuStages:
             self._all_gather(owners)
             run.queue(SEND)
         run.queue(KEEP)
-        self._gpu.exchange(self._comm.rank, *self._sent_copies)
+        self._gpu.exchange(self._comm.rank, *self._program.copies)
         run.queue(*SUMMING)
         self._expand()
         run.queue(*EXPANDING)
@@ -348,9 +401,9 @@ class GpuStages:
         """Rows in the order of the copies, in the order of the ranks."""
         return [rows[place] for place in np.argsort(self._rooms.order)]
 
-    def _copies_to_send(self) -> list[tuple[list, list]]:
+    def _copies_to_send(self, buffers: dict[str, Any]) -> list[tuple[list, list]]:
         """The arrays of copies, and their numbers, that ranks exchange."""
-        buffers, rooms, pairs = self._run.buffers, self._rooms, []
+        rooms, pairs = self._rooms, []
         for name in ("located", "fraction", "tag"):
             outgoing = [buffers[f"sent_{name}"][one] for one in rooms.sent_to]
             incoming = [buffers[name][one] for one in rooms.places]

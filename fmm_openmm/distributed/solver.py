@@ -230,11 +230,10 @@ class DistributedSolver:
             ids: numbers of the particles whose positions this rank gives, shape (n,), if particles
                 have changed their ranks since creation. Each particle is on one rank. The results
                 are those of these particles. Every rank then holds a table of all particles.
-            virial: whether to compute the virial of all particles, the same on every rank; with
-                ``backend="cpu"`` only.
+            virial: whether to compute the virial of all particles, the same on every rank. This
+                takes the operators of ten strained cells, once for every shape of the cell.
 
         Raises:
-            UnsupportedError: the virial on GPUs.
             ValueError: wrong shapes, coordinates that are not finite or far out of range, or
                 coincident charged particles that are not excluded.
         """
@@ -243,10 +242,6 @@ class DistributedSolver:
             stays = is_on_device(positions) and self._gpu is not None and ids is None
 
             def check():
-                if virial and self._gpu is not None:
-                    raise UnsupportedError(
-                        "`virial` is not computed with ranks on GPUs: use `backend='cpu'`"
-                    )
                 vectors, frame = self._vectors, self._own_frame
                 if box_vectors is not None:
                     vectors = check_cell_vectors(box_vectors, self._boundary)

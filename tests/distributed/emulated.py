@@ -8,18 +8,15 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.program import Program
 from fmm_openmm.distributed.communication import exchange
-from tests.emulator import DEVICE, Emulator
+from tests.emulator import DEVICE, Emulator, fill_derivatives
 
 
 class EmulatedRun:
     """A program with the buffers of another one."""
 
     def __init__(self, program: Program, given: dict[str, np.ndarray], folder: Path):
-        self._emulator = Emulator(program, folder)
+        self._emulator = Emulator(program, folder, {k: v for k, v in given.items() if len(v)})
         self.buffers = self._emulator.buffers
-        for name, array in given.items():
-            if len(array):
-                self.buffers[name][...] = array
 
     def queue(self, *stages: str) -> None:
         self._emulator.run(stages)
@@ -49,6 +46,9 @@ class EmulatedGpu:
     def repeated(self, run: EmulatedRun, queue: Callable[[], None]) -> Callable[[], None]:
         queue()
         return queue
+
+    def fill_derivatives(self, run: EmulatedRun, lattice, order: int, first: int) -> None:
+        fill_derivatives(run.buffers["operator_derivatives"], lattice, order, self._folder, first)
 
     def exchange(self, rank: int, *pairs: tuple[list, list]) -> None:
         for outgoing, incoming in pairs:

@@ -100,14 +100,13 @@ GPU_CASES = {
 boxes along an axis, which sums transform, and "flat" two planes of boxes, fewer than ranks."""
 
 
-def write(folder, case, name, backend="cpu", virial=True):
-    """Write a system and what one process finds, the virial only if it is compared: on a GPU it has
-    kernels of its own, which are compiled for each system."""
+def write(folder, case, name, backend="cpu"):
+    """Write a system and what one process finds."""
     charges, x, vectors, pairs, given = case()
     options = {"tolerance": 1e-6, "precision": "double", "exclusions_periodic": False, **given}
     solver = fmm.CoulombSolver(charges, vectors, pairs, backend=backend, **options)
     solver.compute(x)
-    result = solver.compute(x + 0.01, virial=virial)
+    result = solver.compute(x + 0.01, virial=True)
     np.savez(
         folder / f"{name}.npz",
         charges=charges,
@@ -115,7 +114,7 @@ def write(folder, case, name, backend="cpu", virial=True):
         box_vectors=[] if vectors is None else vectors,
         exclusions=pairs,
         energy=result.energy,
-        **({"virial": result.virial} if virial else {}),
+        virial=result.virial,
         forces=result.forces,
         potentials=result.potentials,
         **options,
@@ -148,7 +147,7 @@ def test_ranks_find_what_one_process_finds(tmp_path):
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_emulated_gpus_find_what_one_process_finds(tmp_path, folder):
     for name, case in GPU_CASES.items():
-        write(tmp_path, case, name, virial=False)
+        write(tmp_path, case, name)
     for ranks in (2, 3):
         assert_agreement(differences(ranks, tmp_path, "emulated", folder), GPU_CASES)
 
@@ -158,7 +157,7 @@ def test_emulated_gpus_find_what_one_process_finds(tmp_path, folder):
 def test_gpus_find_what_one_finds(ranks, tmp_path):
     require_gpus(ranks)
     for name, case in GPU_CASES.items():
-        write(tmp_path, case, name, "cuda", virial=False)
+        write(tmp_path, case, name, "cuda")
     assert_agreement(differences(ranks, tmp_path, "cuda"), GPU_CASES)
 
 

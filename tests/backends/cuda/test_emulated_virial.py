@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 
 from fmm_openmm.backends.cuda.pipeline.description import parameter_block
-from fmm_openmm.backends.cuda.pipeline.virial import azimuth_program, operator_program, strained
+from fmm_openmm.backends.cuda.pipeline.virial import operator_program, strained
 from fmm_openmm.backends.cuda.program import SETUP, Device
 from fmm_openmm.backends.reference import ReferenceStages
 from fmm_openmm.boundary import EMPTY_SPACE
 from fmm_openmm.box import BoxLattice, PaddedLattice, box_width, counts_matrix
 from fmm_openmm.expansions.operators import lattice_operator
-from fmm_openmm.expansions.operators.derivatives import GENERATORS, operator_derivatives
+from fmm_openmm.expansions.operators.derivatives import GENERATORS
 from fmm_openmm.specification import Specification
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.compiler import COMPILER
-from tests.emulator import DEVICE, EmulatedStages, Emulator
+from tests.emulator import DEVICE, EmulatedStages, Emulator, fill_derivatives
 from tests.support.strains import deformation
 
 if COMPILER is None:
@@ -49,13 +49,7 @@ def check(lattice, width, particles, order, smoothing, minimum_image, dtype, fol
     wanted = Specification(lattice, order, smoothing, charges, pairs, minimum_image, dtype)
     potentials, fields, work = ReferenceStages(wanted).evaluate_with_virial(positions, width)
     stages = EmulatedStages(wanted, folder, device=device, with_virial=True)
-    out = stages.buffers["operator_derivatives"]
-    azimuths = Emulator(azimuth_program(order, out.shape[2:5], dtype), folder)
-    derivatives = operator_derivatives(lattice, order) / np.prod(lattice.fft_shape)
-    for rows, derivative in zip(out, derivatives, strict=True):
-        azimuths.buffers["derivative"][...] = derivative[:, : out.shape[2], : out.shape[3]]
-        azimuths.run([SETUP])
-        rows[...] = azimuths.buffers["rows"]
+    fill_derivatives(stages.buffers["operator_derivatives"], lattice, order, folder)
     found = stages.evaluate(positions, width)
     accuracy = 1e-12 if dtype == np.float64 else 2e-5
     for a, b in zip(found, (potentials, fields), strict=True):

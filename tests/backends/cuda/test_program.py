@@ -116,6 +116,7 @@ OTHERS = {
     "virial": (lambda: program(smoothing=0.0, virial=True), WITH_VIRIAL),
     "virial, cuboid": (lambda: program(grid=(6, 5, 4), virial=True), WITH_VIRIAL),
     "virial, open": (lambda: program(span=(7, 6, 9), dtype=np.float64, virial=True), WITH_VIRIAL),
+    "virial, sums": (lambda: program(grid=(36, 19, 17), virial=True), WITH_VIRIAL),
     "operators": (
         lambda: operator_program(BoxLattice.from_cell(CELL, COUNTS, 2.0), 4, p.Device(132, WHOLE)),
         {"parameters"},
@@ -124,6 +125,7 @@ OTHERS = {
     "rank": (lambda: of_rank(0), RANK_FILLED),
     "rank, open": (lambda: of_rank(1, (7, 6, 9)), RANK_FILLED | {"grids"}),
     "last rank": (lambda: of_rank(2), RANK_FILLED | {"trace"}),
+    "rank, virial": (lambda: of_rank(1, virial=True), RANK_FILLED | {"operator_derivatives"}),
     "groups": (of_groups, GROUPS_FILLED),
     "groups, open": (lambda: of_groups((7, 6, 17), 9, np.float64), GROUPS_FILLED),
     "sites": (of_sites, SITES_FILLED),

@@ -24,12 +24,14 @@ def lattice_m2l(b: Builder) -> str:
     fourier = transform_moments(b)
     b.buffer("local", (b.sets, b.terms, *fourier.shape), b.real)
     if b.virial:
-        lattice_work(b)
+        lattice_work(b, "spectrum")
     if not b.levels:  # else the sums are over the leaves
         trace(b, "spectrum", int(np.prod(fourier.half)))
     convolve(b, "spectrum", "local_spectrum")
-    if fourier.sums:
+    if fourier.sums:  # which overwrite the spectrum of the moments
         b.wait("traced")
+        if b.virial:
+            b.wait("lattice worked")
     fourier.inverse(b)
     return "local"
 

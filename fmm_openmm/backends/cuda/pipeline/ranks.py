@@ -17,7 +17,9 @@ from fmm_openmm.backends.cuda.pipeline.lattice import TRACE_TERMS, convolve, tra
 from fmm_openmm.backends.cuda.pipeline.p2m import p2m
 from fmm_openmm.backends.cuda.pipeline.p2p import list_offsets, p2p
 from fmm_openmm.backends.cuda.pipeline.sort import lists, survey
+from fmm_openmm.backends.cuda.pipeline.virial import lattice_work, works
 from fmm_openmm.backends.cuda.program import BACKGROUND, SETUP, At, Device, Program, Share
+from fmm_openmm.expansions.operators.derivatives import GENERATORS
 from fmm_openmm.specification import Specification
 from fmm_openmm.stages import NearExclusions
 
@@ -51,7 +53,9 @@ INVERSE = "inverse"
 
 EXPANDING = ("l2p", "gather")
 """The stages from local expansions to "xq", where the results of copies of other ranks' particles
-replace the parts. The caller sends them to the other ranks, and fills in "returned"."""
+replace the parts. The caller sends them to the other ranks, and fills in "returned". With the
+virial, the rank's share in its products with the generators of strain follows the first
+:data:`RESULT_SUMS` of "sums"."""
 
 ADD = "add_returned"
 """The stage that adds up "returned"."""
@@ -61,6 +65,9 @@ FINISH, RESULTS = "finish", ("potentials", "fields", "forces")
 particles, and their buffers."""
 
 BLOCK, FINISH_BLOCK, SUM_BLOCK = 128, 256, 1024
+
+RESULT_SUMS = 6
+"""Number of sums over the given particles."""
 
 FINISH_BLOCKS = 16
 """Maximum blocks of the stage finish per multiprocessor. The last block adds up the sums of all."""
@@ -227,9 +234,13 @@ class RankDescription(Description):
             b.buffer("traces", (self._sizes.ranks, TRACE_TERMS), np.float64)
         own_trace = At("traces", TRACE_TERMS * self._sizes.rank)
         trace(b, here, d1 * width if waves.start == 0 else 0, own_trace)
+        if b.virial:
+            lattice_work(b, here)
         if width:
             convolve(b, here, OTHER[here])
         b.wait("traced")
+        if b.virial:
+            b.wait("lattice worked")
         if width:
             fourier.inverse_columns(b, OTHER[here])
         b.stage(INVERSE)
@@ -252,7 +263,17 @@ class RankDescription(Description):
         b.buffer("totals", (given, 4), b.real)
         if sizes.ranks > 1 and given:
             b.launch("clear_totals", -(-given // BLOCK), BLOCK, np.int32(given), "totals")
+        blocks = min(-(-given // FINISH_BLOCK), FINISH_BLOCKS * b.device.multiprocessors)
+        blocks = max(1, blocks)
+        b.buffer("partial", (blocks, max(RESULT_SUMS - 1, len(GENERATORS))), np.float64)
+        b.buffer("sums", RESULT_SUMS + len(GENERATORS) * b.virial, np.float64)
         b.wait("near")
+        if b.virial:
+            b.stage("gather", "ranks", sum_strain=0)
+            b.launch(
+                "sum_strain", blocks, FINISH_BLOCK, parts.start, "share", parts.x, out[0],
+                *works(b), "partial", At("count", b.boxes), At("sums", RESULT_SUMS),
+            )  # fmt: skip
         results = (parts.box, parts.weight, "place", *out, "parameters", parts.start, "share")
         b.launch(
             "gather_copies", self._received_blocks, BLOCK, np.int32(b.n), ranks, "rooms",
@@ -268,14 +289,10 @@ class RankDescription(Description):
                     "rooms", "sent_number", "sent_tag", "returned", "totals",
                 )  # fmt: skip
         b.stage(FINISH, "ranks", finish=0)
-        blocks = min(-(-given // FINISH_BLOCK), FINISH_BLOCKS * b.device.multiprocessors)
-        blocks = max(1, blocks)
         b.buffer("largest", 1, np.float64)
         b.buffer("potentials", given, b.real)
         b.buffer("fields", (given, 3), b.real)
         b.buffer("forces", (given, 3), b.real)
-        b.buffer("partial", (blocks, 5), np.float64)
-        b.buffer("sums", 6, np.float64)
         b.launch(
             "finish", blocks, FINISH_BLOCK, np.int32(given), ranks, first, "rooms", "sent_number",
             "received_number", "copy_of", "tag", np.int32(b.n), *results, "totals", "charges",
@@ -290,6 +307,7 @@ def build_rank(
     sizes: RankSizes,
     share: Share,
     lattice: LatticeShare,
+    virial: bool = False,
 ) -> Program:
     """The program of a rank.
 
@@ -299,13 +317,14 @@ def build_rank(
         sizes: numbers of its particles.
         share: its boxes.
         lattice: its share in the convolution.
+        virial: whether it also computes what the virial needs.
 
     Raises:
         UnsupportedError: see :func:`fmm_openmm.backends.cuda.pipeline.description.build`.
     """
     copies = np.broadcast_to(0.0, sizes.copies)
     wanted = replace(specification, charges=copies, exclusions=np.zeros((0, 2), np.int64))
-    b = builder(wanted, device, share=share)
+    b = builder(wanted, device, virial=virial, share=share)
     b.crowd *= sizes.all / b.n
     b.waves = lattice.waves[sizes.rank]
     slots = np.full(b.boxes, -1)

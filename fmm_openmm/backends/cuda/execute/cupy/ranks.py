@@ -13,6 +13,8 @@ from fmm_openmm.backends.cuda.execute.cupy.executor import FOREMOST, Run, curren
 from fmm_openmm.backends.cuda.execute.cupy.faults import explained
 from fmm_openmm.backends.cuda.execute.cupy.loader import device_name
 from fmm_openmm.backends.cuda.program import Device, Program
+from fmm_openmm.backends.cuda.virial import fill_derivatives
+from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError
 
 CHANNELS = "NCCL_MAX_P2P_NCHANNELS", "16"
@@ -91,6 +93,11 @@ class GpuRank:
         with cupy.cuda.using_allocator(pool.malloc):
             graph = run.captured(queue, uses=(pool, self._nccl))
         return lambda: graph.launch(cupy.cuda.get_current_stream())
+
+    def fill_derivatives(self, run: Run, lattice: BoxLattice, order: int, first: int) -> None:
+        """Fill "operator_derivatives" of a program, see
+        :func:`fmm_openmm.backends.cuda.virial.fill_derivatives`."""
+        fill_derivatives(run.buffers["operator_derivatives"], lattice, order, first)
 
     def exchange(
         self, rank: int, *pairs: tuple[Sequence[cupy.ndarray], Sequence[cupy.ndarray]]
