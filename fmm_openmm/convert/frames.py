@@ -3,9 +3,11 @@
 Packages are recognised by what their objects offer, and imported only to read a file.
 """
 
+import gzip
+import io
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -34,6 +36,9 @@ IDENTITY = np.eye(3).tolist()
 
 STRUCTURES = {".pdb": app.PDBFile, ".ent": app.PDBFile, ".cif": app.PDBxFile, ".pdbx": app.PDBxFile}
 """Readers of files whose frames are models, by ending; MDTraj reads the others."""
+
+CRYST1_COLUMNS = ((6, 15), (15, 24), (24, 33), (33, 40), (40, 47), (47, 54))
+"""Columns of the lengths, Angstrom, and angles, degrees, in a CRYST1 record."""
 
 
 class Frame(NamedTuple):
@@ -189,22 +194,58 @@ def _turned_from_lengths(name: str, a: float, b: float, c: float, *angles: float
     return _turn(cell, name)
 
 
-def _of_structure(file, stride: int) -> Iterator[Frame]:
+def _of_structure(file, stride: int, cells: Sequence[Any] = ()) -> Iterator[Frame]:
+    """The models of a structure, in its cell or in ``cells``, one for each model."""
     cell = file.topology.getPeriodicBoxVectors()
     if cell is not None:
         cell = np.array(cell.value_in_unit(unit.nanometer))
     for k in range(0, file.getNumFrames(), stride):
         positions = file.getPositions(asNumpy=True, frame=k).value_in_unit(unit.nanometer)
-        yield Frame.from_cell(np.array(positions), cell, None, "box of the structure")
+        own = cells[k] if cells else cell
+        yield Frame.from_cell(np.array(positions), own, None, "box of the structure")
+
+
+def _of_models(reader, path: Path, stride: int) -> Iterator[Frame]:
+    """The models of a file, packed by gzip or not."""
+    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rt") as opened:
+        text = opened.read()
+    file = reader(io.StringIO(text))
+    cells = _cells_of_models(text, f"box of {path}") if reader is app.PDBFile else []
+    if cells and len(cells) != file.getNumFrames():
+        raise ValueError(
+            f"cannot read {path}: of its {file.getNumFrames()} models, which have different CRYST1 "
+            f"records, {len(cells)} end with ENDMDL"
+        )
+    yield from _of_structure(file, stride, cells)
+
+
+def _cells_of_models(text: str, name: str) -> list[np.ndarray | None]:
+    """The cell of each model of a PDB file, where their CRYST1 records differ, as those do that
+    GROMACS writes at constant pressure. OpenMM has the last cell alone."""
+    record, records = "", []
+    for line in text.splitlines():
+        if line.startswith("CRYST1"):
+            record = line
+        elif line.startswith("ENDMDL"):
+            records.append(record)
+    if len({line[:54] for line in records}) < 2:
+        return []
+    numbers = [[float(line[slice(*ends)] or 0.0) for ends in CRYST1_COLUMNS] for line in records]
+    return [
+        _turned_from_lengths(name, *(NM_PER_ANGSTROM * length for length in row[:3]), *row[3:])[0]
+        for row in numbers
+    ]
 
 
 def _of_file(path: Path, particles: int | None, stride: int) -> Iterator[Frame]:
-    reader = STRUCTURES.get(path.suffix.lower())
+    reader = STRUCTURES.get(Path(path.name.lower().removesuffix(".gz")).suffix)
     if reader:
-        yield from _of_structure(reader(str(path)), stride)
+        yield from _of_models(reader, path, stride)
         return
     if not path.is_file():
         raise FileNotFoundError(2, "no such file", str(path))
+    if path.suffix.lower() == ".lammpstrj":
+        _refuse_scaled(path)
     mdtraj = require("mdtraj", "mdtraj")
     chunks = None
     while True:
@@ -222,6 +263,19 @@ def _of_file(path: Path, particles: int | None, stride: int) -> Iterator[Frame]:
         if chunk is None:
             return
         yield from _of_mdtraj(chunk, f"box of {path}")
+
+
+def _refuse_scaled(path: Path) -> None:
+    """Refuse a dump of LAMMPS whose coordinates are fractions of the box, which MDTraj takes to be
+    lengths."""
+    with open(path) as file:
+        columns = next((line.split() for line in file if line.startswith("ITEM: ATOMS")), [])
+    read = next((name for name in ("x", "xs", "xu", "xsu") if name in columns), "")
+    if "s" in read:
+        raise ValueError(
+            f"cannot read {path}: its coordinates {read} are fractions of the box: write it with "
+            "`dump_modify ID scale no`, or read it by MDAnalysis"
+        )
 
 
 def _count_particles(mdtraj, path: Path) -> int:

@@ -1,5 +1,6 @@
 """The frames of a trajectory as tasks, computed in turn or by an executor."""
 
+import copy
 import pickle
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -97,6 +98,8 @@ class FrameTasks:
         frames = chain([self.first], self._reading)
         numbered = ((number, f.positions, f.box_vectors) for number, f in enumerate(frames))
         if self._executor:
+            # a source may use the same array again, while this frame still waits
+            numbered = (copy.deepcopy(frame) for frame in numbered)
             tasks = _tasks(numbered, _chunk(self.first, self._total))
             parts = _in_parallel(self._executor, partial(evaluate_frames, *how), tasks)
         else:

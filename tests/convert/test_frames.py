@@ -1,5 +1,7 @@
 """Every source of frames gives the positions and boxes that were put in."""
 
+import gzip
+
 import numpy as np
 import pytest
 from openmm import app, unit
@@ -105,6 +107,46 @@ def test_models_of_a_structure(frames, folder):
     file = app.PDBFile(str(folder / "run.pdb"))
     check(read_frames(file), frames, box=BOX)
     assert count_frames(file) == COUNT
+
+
+@pytest.mark.parametrize("ending", ["pdb", "pdb.gz"])
+def test_models_of_different_cells(ending, frames, folder, tmp_path):
+    """GROMACS writes a CRYST1 record before each model, and OpenMM has the last one."""
+    mdanalysis = pytest.importorskip("MDAnalysis")
+    head, *models = (folder / "run.pdb").read_text().split("MODEL")
+    assert head.count("CRYST1") == 1
+    path, (a, b, c) = tmp_path / f"run.{ending}", frames[1].transpose(1, 0, 2)
+    text = ""
+    for cell, model in zip(zip(a, b, c, strict=True), models, strict=True):
+        sizes = mdanalysis.lib.mdamath.triclinic_box(*(10 * np.array(cell)))
+        numbers = "".join(
+            f"{x:{width}}" for x, width in zip(sizes, ["9.3f"] * 3 + ["7.2f"] * 3, strict=True)
+        )
+        text += f"CRYST1{numbers} P 1           1\nMODEL{model}"
+    with (gzip.open if ending.endswith("gz") else open)(path, "wt") as file:
+        file.write(text)
+    for stride in 1, 3:
+        found = list(read_frames(path, stride=stride))
+        for frame, cell in zip(found, frames[1][::stride], strict=True):
+            assert np.abs(frame.box_vectors - cell).max() < 5e-4
+    path.with_suffix(".pdb").write_text(text.replace("ENDMDL\n", "", 1))
+    with pytest.raises(ValueError, match=r"of its 20 models, .*, 19 end with ENDMDL"):
+        list(read_frames(path.with_suffix(".pdb")))
+
+
+@pytest.mark.parametrize("columns", ["xs ys zs", "xsu ysu zsu", "xu yu zu xs ys zs"])
+def test_fractional_coordinates_of_lammps(columns, tmp_path):
+    """MDTraj takes them to be lengths."""
+    pytest.importorskip("mdtraj")
+    box, row = "0 20\n" * 3, " 0.5" * len(columns.split())
+    head = f"ITEM: TIMESTEP\n0\nITEM: NUMBER OF ATOMS\n1\nITEM: BOX BOUNDS pp pp pp\n{box}"
+    path = tmp_path / "run.lammpstrj"
+    path.write_text(f"{head}ITEM: ATOMS id type {columns}\n1 1{row}\n")
+    with pytest.raises(ValueError, match=r"its coordinates xs.* are fractions of the box"):
+        list(read_frames(path, 1))
+    path.write_text(f"{head}ITEM: ATOMS id type x y z {columns}\n1 1 8.0 4.0 2.0{row}\n")
+    (frame,) = read_frames(path, 1)
+    assert frame.positions.tolist() == [pytest.approx([0.8, 0.4, 0.2])]
 
 
 def test_mdtraj(frames, folder):

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -58,6 +58,23 @@ def test_a_solver_remembers_frames(name):
     forwards = [compute(frame) for frame in frames]
     backwards = [compute(frame) for frame in frames[::-1]]
     assert forwards != backwards[::-1]
+
+
+@pytest.mark.parametrize("workers", [ThreadPoolExecutor, Backwards])
+def test_arrays_that_a_source_uses_again(workers):
+    solver = fmm.CoulombSolver([1.0, -1.0], 2.0 * np.eye(3), backend="reference")
+    cells = [(2.0 + 0.1 * number) * np.eye(3) for number in range(4)]
+
+    def overwritten():
+        positions, box = np.zeros((2, 3)), np.empty((3, 3))
+        for number, cell in enumerate(cells):
+            positions[1, 0], box[:] = 0.3 + 0.1 * number, cell
+            yield positions, box
+
+    expected = fmm.analyse(overwritten(), solver)["energy"]
+    assert len(set(expected)) == 4
+    found = fmm.analyse(overwritten(), solver, executor=workers())["energy"]
+    assert np.array_equal(found, expected)
 
 
 def killing(frames, processes, at):
