@@ -256,7 +256,7 @@ class ChargeSystem:
         Raises:
             ImportError: ParmEd is not installed (extra ``parmed``).
             ValueError: the structure has no parameters, an extra point without a bond, Drude
-                particles, or a cell without volume.
+                particles, a cell without volume, or GROMACS exclusions that ParmEd does not keep.
         """
         return cls(**packages.from_parmed(structure))
 

@@ -118,6 +118,7 @@ def from_parmed(structure) -> dict:
             "`structure` has no parameters: load it with its topology, "
             "as parmed.load_file(top, xyz=...)"
         )
+    _check_gromacs_exclusions(structure)
     system = openmm.System()
     for atom in structure.atoms:
         if isinstance(atom, parmed.topologyobjects.DrudeAtom):
@@ -148,6 +149,25 @@ def from_parmed(structure) -> dict:
     pairs = found["exclusions"]
     # ParmEd pairs extra points with themselves, too
     return {**found, "exclusions": pairs[pairs[:, 0] != pairs[:, 1]]}
+
+
+def _check_gromacs_exclusions(structure) -> None:
+    """Refuse a GROMACS topology whose section ``exclusions`` has pairs beyond three bonds: ParmEd
+    reads them, but leaves them out where it assembles the molecules."""
+    present = {residue.name for residue in structure.residues}
+    for name, (molecule, _) in getattr(structure, "molecules", {}).items():
+        if present.isdisjoint(residue.name for residue in molecule.residues):
+            continue
+        for atom in molecule.atoms:
+            bonded = {atom}
+            for _ in range(3):
+                bonded |= {partner for each in bonded for partner in each.bond_partners}
+            for other in set(atom._exclusion_partners) - bonded:
+                raise ValueError(
+                    f"`structure` lacks exclusions of {name}, such as that of {atom.name} and "
+                    f"{other.name}, which ParmEd does not keep: read the topology by "
+                    "openmm.app.GromacsTopFile, and give its System to ChargeSystem.from_openmm"
+                )
 
 
 def from_mdanalysis(universe, bonds=None) -> dict:

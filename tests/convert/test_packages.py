@@ -216,6 +216,49 @@ def test_parmed_refuses_drude_particles(structure):
         fmm.ChargeSystem.from_parmed(structure)
 
 
+GROMACS_CHAIN = """[ defaults ]
+1 2 yes 0.5 0.8333
+[ atomtypes ]
+C C 6 12.0 0.0 A 0.34 0.36
+[ moleculetype ]
+chain 3
+[ atoms ]
+1 C 1 RES C1 1 0.1 12.0
+2 C 1 RES C2 1 -0.1 12.0
+3 C 1 RES C3 1 0.1 12.0
+4 C 1 RES C4 1 -0.1 12.0
+5 C 1 RES C5 1 0.0 12.0
+[ bonds ]
+1 2 1 0.15 1000
+2 3 1 0.15 1000
+3 4 1 0.15 1000
+4 5 1 0.15 1000
+[ exclusions ]
+EXCLUSIONS
+[ system ]
+chains
+[ molecules ]
+chain 2
+"""
+
+
+@pytest.mark.filterwarnings("ignore::Warning:parmed")
+def test_parmed_loses_exclusions_of_gromacs(tmp_path):
+    parmed = pytest.importorskip("parmed")
+    path = tmp_path / "chain.top"
+    for pairs, is_lost in (("1 2 4", False), ("1 2 5", True)):
+        path.write_text(GROMACS_CHAIN.replace("EXCLUSIONS", pairs))
+        structure, system = parmed.load_file(str(path)), app.GromacsTopFile(str(path))
+        expected = fmm.ChargeSystem.from_openmm(system.createSystem()).exclusions
+        assert len(expected) == (20 if is_lost else 18)
+        if is_lost:
+            with pytest.raises(ValueError, match=r"lacks exclusions of chain, .* C1 and C5, which"):
+                fmm.ChargeSystem.from_parmed(structure)
+        else:
+            found = fmm.ChargeSystem.from_parmed(structure)
+            assert np.array_equal(found.exclusions, expected)
+
+
 def test_parmed_extra_points(four_sites):
     parmed = pytest.importorskip("parmed")
     topology, system, positions, _ = four_sites
