@@ -39,7 +39,7 @@ def check_numbers(values, dimension: str, name: str) -> np.ndarray:
         if array.dtype.kind not in "biufO":
             raise TypeError(f"entries of type {array.dtype}")
         return array.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"`{name}` must be an array of real numbers, got {values!r:.80}"
         ) from error

@@ -162,7 +162,9 @@ class DistributedSolver:
 
     @property
     def parameters(self) -> FMMParameters | None:
-        """The parameters of the last evaluation; None before the first."""
+        """The parameters of the last evaluation; None before the first. The expected errors are
+        relative to the forces of the evaluation after which they were last compared with these: the
+        first one with the charges and boxes, or a later one whose forces are far smaller."""
         return self._parameters
 
     def set_charges(self, charges: "ArrayLike", *, ids: "ArrayLike | None" = None) -> None:
@@ -288,9 +290,8 @@ class DistributedSolver:
                 squares, cubes, faults, undefined, twice_energy = found.sums
                 if undefined and stays:
                     agree(comm, lambda: self._check_extent(x))
-                if self._suffices(squares, cubes):
+                if self._suffices(boxes.parameters, squares, cubes):
                     break
-            self._parameters = boxes.parameters
             potentials, fields, forces = found.potentials, found.fields, found.forces
             if faults:
                 agree(comm, lambda: self._refuse_coincidence(potentials, route))
@@ -361,19 +362,19 @@ class DistributedSolver:
 
         return agree(comm, lambda: GpuStages(comm, specification, charges, links, gpu))
 
-    def _suffices(self, squares: float, cubes: float) -> bool:
+    def _suffices(self, parameters: FMMParameters, squares: float, cubes: float) -> bool:
         """Whether the parameters suit the fields, given their sums; if not, the next plan has other
         boxes."""
         if self._limits and self._limits.hold(squares, cubes):
             return True
 
-        def examine() -> ForceLimits | None:
+        def examine() -> tuple[ForceLimits | None, FMMParameters]:
             planner, charges = self._planner, self._all_charges
-            if not planner.accepts_forces(charges, squares, cubes):
-                return None
-            return planner.force_limits(charges)
+            suits = planner.accepts_forces(charges, squares, cubes)
+            limits = planner.force_limits(charges) if suits else None
+            return limits, planner.with_forces(parameters)
 
-        self._limits = decide(self._comm, examine)
+        self._limits, self._parameters = decide(self._comm, examine)
         if self._limits is None:
             self._boxes = None
         return self._limits is not None

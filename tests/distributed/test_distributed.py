@@ -230,6 +230,25 @@ def test_a_rank_that_dies_ends_all():
     assert "signal 9" in ended.stdout + ended.stderr
 
 
+@pytest.mark.slow
+def test_expected_errors_are_relative_to_the_forces():
+    """In a crystal these are a seventh of those of a liquid."""
+    from mpi4py import MPI
+
+    from fmm_openmm.distributed import DistributedSolver
+
+    places = np.indices((6, 6, 6)).reshape(3, -1).T
+    x = 0.28 * places + np.random.default_rng(0).normal(0.0, 0.003, places.shape)
+    arguments = (-1.0) ** places.sum(1), 6 * 0.28 * np.eye(3)
+    ranks, one = DistributedSolver(MPI.COMM_SELF, *arguments), fmm.CoulombSolver(*arguments)
+    of_liquid = one.parameters.expected_error
+    ranks.compute(x)
+    one.compute(x)
+    expected = one.parameters.expected_error
+    assert expected > 3 * of_liquid
+    assert ranks.parameters.expected_error == pytest.approx(expected, rel=1e-6)
+
+
 def test_links_of_every_rank():
     """Both directions of each pair, with ranks that have no particle."""
     pairs = np.array([[0, 4], [3, 1], [4, 3]])
