@@ -118,6 +118,19 @@ class FMMCalculator(Calculator):
             stress = -EV * result.virial / atoms.get_volume()
             self.results["stress"] = full_3x3_to_voigt_6_stress(stress)
 
+    def set(self, **parameters) -> dict:
+        """Refuse parameters, which are those given at creation.
+
+        Raises:
+            TypeError: there are any.
+        """
+        if parameters:
+            raise TypeError(
+                f"`set` cannot change {', '.join(parameters)}: make another FMMCalculator, or "
+                "leave out `charges` at creation and use atoms.set_initial_charges(...)"
+            )
+        return {}
+
     def export_properties(self) -> Properties:
         """The results that ASE knows, which are all but potentials and fields."""
         known = [name for name in self.implemented_properties if name in self.results]

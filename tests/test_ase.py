@@ -202,6 +202,12 @@ def test_some_directions():
     assert relative(atoms.get_forces(), forces) < 1e-7
 
 
+def test_parameters_are_those_at_creation():
+    """ASE's own ``set`` would keep new ones and go on with the old."""
+    with pytest.raises(TypeError, match=r"`set` cannot change charges, tolerance: make another"):
+        FMMCalculator([1.0, -1.0]).set(charges=[2.0, -2.0], tolerance=1e-3)
+
+
 def test_what_is_refused():
     atoms = bulk("NaCl", "rocksalt", a=5.64)
     atoms.calc = FMMCalculator()
