@@ -11,11 +11,18 @@ from MDAnalysis.analysis.base import AnalysisBase
 from MDAnalysis.analysis.results import ResultsGroup
 
 from fmm_openmm.convert import ChargeSystem
-from fmm_openmm.convert.frames import frame_of_timestep
+from fmm_openmm.convert.frames import Frame, frame_of_timestep
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.analysis import check_arguments, evaluate_quantities
 from fmm_openmm.integration.frame_solver import discard_frame_solver
-from fmm_openmm.integration.frame_tasks import Given, evaluate_frames, make_recipe, make_solver
+from fmm_openmm.integration.frame_tasks import (
+    Given,
+    box_of,
+    evaluate_frames,
+    make_recipe,
+    make_solver,
+    within_box,
+)
 from fmm_openmm.openmp import breaks_when_forked
 
 if TYPE_CHECKING:
@@ -67,6 +74,7 @@ class CoulombAnalysis(AnalysisBase):
         self._quantities, self._threads = check_arguments(quantities, threads)
         self._atoms, self._dtype = atoms.atoms, dtype
         self._given = solver_or_system or ChargeSystem.from_mdanalysis(atoms)
+        self._box_vectors = box_of(self._given)
         self._recipe = b""
 
     def __getstate__(self) -> dict:
@@ -89,17 +97,20 @@ class CoulombAnalysis(AnalysisBase):
     def _setup_frames(self, *arguments, **keywords):
         super()._setup_frames(*arguments, **keywords)
         if self.n_frames:
-            first = frame_of_timestep(self._sliced_trajectory[0], self._atoms)
+            first = self._frame(self._sliced_trajectory[0])
             solver = make_solver(self._given, first)
             evaluate = partial(evaluate_quantities, self._quantities, self._dtype)
             self._recipe = make_recipe(solver, first, evaluate)
+
+    def _frame(self, step) -> Frame:
+        return within_box(frame_of_timestep(step, self._atoms), self._box_vectors)
 
     def _prepare(self):
         for name in self._quantities:
             self.results[name] = []
 
     def _single_frame(self):
-        frame = frame_of_timestep(self._ts, self._atoms)
+        frame = self._frame(self._ts)
         task = [(self._ts.frame, frame.positions, frame.box_vectors)]
         part = evaluate_frames(self._recipe, self._threads, task)
         if part.fault:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import openmm
 import pytest
 from openmm import app, unit
 
@@ -48,6 +49,7 @@ import sys
 
 import MDAnalysis
 import numpy as np
+import openmm
 
 import fmm_openmm as fmm
 from fmm_openmm.mdanalysis import CoulombAnalysis
@@ -118,3 +120,22 @@ def test_some_frames_and_atoms(folder):
     expected = fmm.analyse(frames, solver, QUANTITIES)
     for name in QUANTITIES:
         assert analysis.results[name] == pytest.approx(expected[name], rel=1e-6, abs=1e-4)
+
+
+def test_a_slab_without_dimensions_is_wrapped_at_the_box_of_its_system():
+    """As by ``analyse``."""
+    system, force, positions = openmm.System(), openmm.NonbondedForce(), []
+    for charge, z in (1.0, 4.9), (-1.0, 5.1):  # nm, in a box of 5 nm
+        system.addParticle(1.0)
+        force.addParticle(charge, 1.0, 0.0)
+        positions.append([10.0, 10.0, 10 * z % 50])
+    force.setNonbondedMethod(force.PME)
+    system.addForce(force)
+    system.setDefaultPeriodicBoxVectors([2, 0, 0], [0, 2, 0], [0, 0, 5])
+    fmm.use_fmm(system, boundary="slab", backend="reference")
+    universe = mdanalysis.Universe.empty(2, trajectory=True)
+    universe.atoms.positions = positions
+    assert universe.dimensions is None
+    expected = fmm.analyse(universe, system)["energy"]
+    assert expected[0] < -600  # -695 kJ/mol at 0.2 nm
+    assert CoulombAnalysis(universe, system).run().results.energy == expected

@@ -80,7 +80,7 @@ class FrameTasks:
         threads: int | None,
     ):
         self._executor, self._progress, self._threads = executor, progress, threads
-        box_vectors = _box_of(given)
+        box_vectors = box_of(given)
         self._reading = _Reading(read_frames(frames, _count_particles(given)), box_vectors)
         self._total = count_frames(frames)
         self.first = next(self._reading, None)
@@ -162,9 +162,7 @@ class _Reading:
         except Exception as error:
             self.fault = error
             raise StopIteration from error
-        if frame.box_vectors is None:
-            frame = frame._replace(box_vectors=self._box_vectors)
-        return frame
+        return within_box(frame, self._box_vectors)
 
 
 @dataclass
@@ -213,7 +211,12 @@ def make_recipe(
         ) from error
 
 
-def _box_of(given) -> np.ndarray | None:
+def within_box(frame: Frame, box_vectors: np.ndarray | None) -> Frame:
+    """A frame that has box vectors, else the same frame with these, shape (3, 3), nm."""
+    return frame if frame.box_vectors is not None else frame._replace(box_vectors=box_vectors)
+
+
+def box_of(given: Given) -> np.ndarray | None:
     """The box vectors of a System at which OpenMM wraps particles, shape (3, 3), nm."""
     if not isinstance(given, openmm.System):
         return None
