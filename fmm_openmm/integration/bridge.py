@@ -57,6 +57,7 @@ class HostBridge:
         self._structure_version = 0
         self._parameters: Parameters | None = None
         self._compared = 0.0  # the last revision without a snapshot
+        self._undeclared = False  # whether a Context lacked a global parameter
         self._solver: CoulombSolver | None = None
         self._loaded = None
         live[self.uid] = self
@@ -177,8 +178,22 @@ class HostBridge:
         """Charges and offsets for a Context with the given global parameters.
 
         Warns:
-            UserWarning: a State names other charges, which this process does not have.
+            UserWarning: a State names other charges, which this process does not have; or the
+                Context lacks a global parameter.
         """
+        found = self._parameters_of(values)
+        lacking = next((name for name in found.names if name not in values), None)
+        if lacking is not None and not self._undeclared:
+            self._undeclared = True
+            value = found.defaults[found.names.index(lacking)]
+            warn(
+                f"charges of an FMMForce depend on the global parameter {lacking!r}, which no "
+                f"other force beside it declares: it keeps its value at the conversion, {value:g}. "
+                "copy.copy(find_fmm(system)[0]) is a force that declares it"
+            )
+        return found
+
+    def _parameters_of(self, values) -> Parameters:
         structure, revision = self.fix_structure(), values.get(REVISION, 0.0)
         snapshot = self.snapshots.get(revision)
         if snapshot is not None:

@@ -1,6 +1,7 @@
 """Global parameters that a converted NonbondedForce shares with other forces."""
 
 import copy
+import warnings
 
 import openmm
 import pytest
@@ -82,13 +83,42 @@ def test_the_fmm_alone_has_the_parameters_of_the_conversion(chains):
         system = way(late.system)
         for index in (1, 0):
             system.removeForce(index)
-        assert energy_of(Box(system, late.positions).context()) == pytest.approx(whole, rel=1e-9)
+        with pytest.warns(
+            UserWarning, match="'alchemical', which no other force beside it"
+        ) as all_:
+            context = Box(system, late.positions).context()
+            assert energy_of(context) == pytest.approx(whole, rel=1e-9)
+            energy_of(context)
+        assert len(all_) == 1
     system.removeForce(0)
     system.addForce(copy.copy(force))
     context = Box(system, late.positions).context()
     assert energy_of(context) == pytest.approx(whole, rel=1e-9)
     context.setParameter("alchemical", 0.9)
     assert abs(energy_of(context) - whole) > 0.1
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_the_fmm_alone_in_a_custom_cv_force(chains, follows):
+    """A copy of what ``system.getForce()`` returns does not follow the parameter, although the
+    NonbondedForce outside declares it: a warning says so, and names the copy that does."""
+    force = fmm.use_fmm(with_shared_parameter(chains, 0.3).system, tolerance=1e-3)
+    copied = copy.copy(force) if follows else copy.deepcopy(chains.system.getForce(2))
+    chains.system.removeForce(2)
+    electrostatics = openmm.CustomCVForce("energy")
+    electrostatics.addCollectiveVariable("energy", copied)
+    electrostatics.setForceGroup(5)
+    system = copy.deepcopy(chains.system)
+    system.addForce(electrostatics)
+    context, energies = Box(system, chains.positions).context(), []
+    for value in (0.3, 0.9):
+        context.setParameter("alchemical", value)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            energies.append(energy_of(context, groups={5}))
+        assert len(caught) == (not follows and value == 0.3)
+        assert all("keeps its value at the conversion, 0.3" in str(one.message) for one in caught)
+    assert (abs(energies[1] - energies[0]) > 0.1) == follows
 
 
 def test_a_parameter_that_is_called_otherwise_afterwards(chains):
