@@ -37,6 +37,9 @@ IDENTITY = np.eye(3).tolist()
 STRUCTURES = {".pdb": app.PDBFile, ".ent": app.PDBFile, ".cif": app.PDBxFile, ".pdbx": app.PDBxFile}
 """Readers of files whose frames are models, by ending; MDTraj reads the others."""
 
+RESTARTS = (".ncrst", ".rst7", ".inpcrd", ".restrt")
+"""Files of AMBER with a single frame, of which MDTraj cannot read chunks."""
+
 CRYST1_COLUMNS = ((6, 15), (15, 24), (24, 33), (33, 40), (40, 47), (47, 54))
 """Columns of the lengths, Angstrom, and angles, degrees, in a CRYST1 record."""
 
@@ -280,12 +283,15 @@ def _refuse_scaled(path: Path) -> None:
 
 def _count_particles(mdtraj, path: Path) -> int:
     with mdtraj.open(str(path)) as file:
-        return file.read(1)[0].shape[1]
+        found = file.read() if path.suffix.lower() in RESTARTS else file.read(1)
+        return found[0].shape[-2]
 
 
 def _read_chunks(mdtraj, path: Path, particles: int, stride: int) -> Iterator[Any]:
     """Chunks of every ``stride``-th frame of a file: parts of an ``mdtraj.Trajectory``."""
     atoms = _nameless_atoms(mdtraj, particles)
+    if path.suffix.lower() in RESTARTS:
+        return iter([mdtraj.load(str(path), top=atoms)])
     return mdtraj.iterload(str(path), chunk=CHUNK, stride=stride, top=atoms)
 
 

@@ -134,6 +134,15 @@ def test_models_of_different_cells(ending, frames, folder, tmp_path):
         list(read_frames(path.with_suffix(".pdb")))
 
 
+@pytest.mark.parametrize("ending", ["ncrst", "rst7"])
+def test_restart_files_are_one_frame(ending, frames, folder, tmp_path):
+    """MDTraj's ``iterload`` does not read them."""
+    mdtraj = pytest.importorskip("mdtraj")
+    one = mdtraj.load_frame(str(folder / "run.xtc"), 3, top=str(folder / "run.pdb"))
+    one.save(str(tmp_path / f"one.{ending}"))
+    check(read_frames(tmp_path / f"one.{ending}"), frames, [3])
+
+
 @pytest.mark.parametrize("columns", ["xs ys zs", "xsu ysu zsu", "xu yu zu xs ys zs"])
 def test_fractional_coordinates_of_lammps(columns, tmp_path):
     """MDTraj takes them to be lengths."""
