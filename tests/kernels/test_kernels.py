@@ -108,7 +108,7 @@ class Variant:
     def rank(self, device):
         wanted = self.specification(SKEWED)
         share = LatticeShare(slice(0, 2), [slice(0, 1), slice(1, 2)], False)
-        return build_rank(wanted, device, RANK, Share(100, 200, 100), share)
+        return build_rank(wanted, device, RANK, Share(100, 200, 100), share, virial=True)
 
     @cached_property
     def programs(self) -> dict[str, Program]:
