@@ -54,11 +54,11 @@ def check_system(system: openmm.System) -> None:
     """Raise an error if a System was edited after :func:`fmm_openmm.use_fmm` in a way that makes
     its energies wrong.
 
-    The number of particles, and the method, charges, charge offsets and exceptions of the
-    NonbondedForce, are compared with those at the conversion. The check refuses a second FMMForce
-    of the same NonbondedForce, and an FMMForce removed from the converted System. It also refuses a
-    custom force for pairs, bonds or an external field, or an implicit solvent, that was added since
-    and has zeros in place of charges, which it may have read from the NonbondedForce.
+    The number of particles, and the method, charges, charge offsets, exceptions and their images of
+    the NonbondedForce, are compared with those at the conversion. The check refuses a second
+    FMMForce of the same NonbondedForce, and an FMMForce removed from the converted System. It also
+    refuses a custom force for pairs, bonds or an external field, or an implicit solvent, that was
+    added since and has zeros in place of charges, which it may have read from the NonbondedForce.
 
     Everything else may be edited: Lennard-Jones parameters, also in a separate NonbondedForce,
     charge products of exceptions, other forces, and charges and exclusions of the FMMForce. An
@@ -162,14 +162,22 @@ def _check_without_fmm(system: openmm.System) -> None:
 
 
 def _check_settings(nonbonded, name: str, definition, method: int) -> None:
-    """Compare method and names of global parameters. The cutoff of the Lennard-Jones interaction
-    may change, but not its periodicity, and Ewald sums would have no charges."""
+    """Compare method, images of exceptions and names of global parameters. The cutoff of the
+    Lennard-Jones interaction may change, but not its periodicity, and Ewald sums would have no
+    charges. Exclusions may apply to minimum images where no other force binds their pairs."""
     now = nonbonded.getNonbondedMethod()
     sums_nothing = now != method and now in (openmm.NonbondedForce.PME, openmm.NonbondedForce.Ewald)
     if sums_nothing or (now in PERIODIC) != (method in PERIODIC):
         raise UnsupportedError(
             f"{name} uses {METHODS[now]}, but fmm.use_fmm(system) had set {METHODS[method]}. "
             f"{REMEDY}"
+        )
+    at_minimum_image = nonbonded.getExceptionsUsePeriodicBoundaryConditions()
+    if now in PERIODIC and at_minimum_image and not definition.exclusions_periodic:
+        raise UnsupportedError(
+            f"{name} evaluates its exceptions at the minimum image, but the FMMForce does not "
+            f"exclude that image. {REMEDY} For this setting alone, call "
+            "setExclusionsUsePeriodicBoundaryConditions(True) of the FMMForce as well."
         )
     names = global_defaults(nonbonded)
     for parameter, _ in definition.global_parameters:

@@ -49,6 +49,10 @@ def exception_of_another_pair(system):
     force.setExceptionParameters(0, 0, 100, *force.getExceptionParameters(0)[2:])
 
 
+def images_of_exceptions(system):
+    nonbonded_of(system).setExceptionsUsePeriodicBoundaryConditions(True)
+
+
 def particle_of_nonbonded(system):
     nonbonded_of(system).addParticle(0.0, 0.3, 0.0)
 

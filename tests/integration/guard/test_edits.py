@@ -25,6 +25,7 @@ from tests.integration.guard.edited_systems import (
     exception,
     exception_of_another_pair,
     generalized_born,
+    images_of_exceptions,
     implicit_solvent,
     method,
     new_context,
@@ -54,6 +55,10 @@ EDITS = [
     (
         exception_of_another_pair,
         r"has an exception for particles 0 and 100, which the FMMForce does not exclude\. ",
+    ),
+    (
+        images_of_exceptions,
+        r"^NonbondedForce 'NonbondedForce' evaluates its exceptions at the minimum image, but ",
     ),
     (
         particle_of_nonbonded,

@@ -11,6 +11,7 @@ from tests.integration.boxes import energy_of
 from tests.integration.guard.edited_systems import (
     WAYS,
     exception,
+    images_of_exceptions,
     method,
     new_context,
     nonbonded_of,
@@ -42,6 +43,15 @@ def exclusion_of_the_fmm(system):
 def both(system):
     exception(system)
     fmm.find_fmm(system)[0].addExclusion(4, 170)
+
+
+def images_of_exclusions(system):
+    fmm.find_fmm(system)[0].setExclusionsUsePeriodicBoundaryConditions(True)
+
+
+def images_of_both(system):
+    images_of_exclusions(system)
+    images_of_exceptions(system)
 
 
 def other_forces(system):
@@ -144,6 +154,8 @@ LEGAL = [
     charges_of_the_fmm,
     exclusion_of_the_fmm,
     both,
+    images_of_exclusions,
+    images_of_both,
     other_forces,
     cell_and_cutoff,
     lennard_jones_in_a_second_force,
