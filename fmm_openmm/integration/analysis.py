@@ -49,7 +49,8 @@ def analyse(
     Args:
         frames: the path of a file (DCD, XTC, NetCDF, ...; PDB or mmCIF), an
             ``mdtraj.Trajectory``, a Universe, an AtomGroup or a reader of MDAnalysis, an
-            ``openmm.app.PDBFile``; or an iterable of frames: positions, shape (n, 3), nm, or a
+            ``openmm.app.PDBFile``, which has one box for all models, where the path of a file gives
+            each its own; or an iterable of frames: positions, shape (n, 3), nm, or a
             tuple of positions and box vectors, shape (3, 3), nm; or an iterable of paths, or of
             chunks of ``mdtraj.iterload``. Frames without box vectors have the box of the solver or
             System.
