@@ -12,6 +12,7 @@ from MDAnalysis.analysis.results import ResultsGroup
 
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.convert.frames import Frame, frame_of_timestep
+from fmm_openmm.convert.packages import check_lengths
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.analysis import check_arguments, evaluate_quantities
 from fmm_openmm.integration.frame_solver import discard_frame_solver
@@ -71,6 +72,7 @@ class CoulombAnalysis(AnalysisBase):
         verbose: bool = False,
     ):
         super().__init__(atoms.universe.trajectory, verbose=verbose)
+        check_lengths(atoms.universe.trajectory)
         self._quantities, self._threads = check_arguments(quantities, threads)
         self._atoms, self._dtype = atoms.atoms, dtype
         self._given = solver_or_system or ChargeSystem.from_mdanalysis(atoms)

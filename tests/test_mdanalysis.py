@@ -139,3 +139,24 @@ def test_a_slab_without_dimensions_is_wrapped_at_the_box_of_its_system():
     expected = fmm.analyse(universe, system)["energy"]
     assert expected[0] < -600  # -695 kJ/mol at 0.2 nm
     assert CoulombAnalysis(universe, system).run().results.energy == expected
+
+
+def test_lengths_that_are_not_converted_are_refused(folder, tmp_path):
+    """They would be taken to be in Angstrom. DCD files have no other unit."""
+    mdtraj.load(str(folder / "run.dcd"), top=str(folder / "water.pdb")).save(
+        str(tmp_path / "run.xtc")
+    )
+    given = str(folder / "water.pdb"), str(tmp_path / "run.xtc")
+    universe = mdanalysis.Universe(*given, convert_units=False)
+    reader, solver = universe.trajectory, fmm.ChargeSystem.load(folder / "water.npz").solver()
+    for call in (
+        lambda: fmm.analyse(universe, solver),
+        lambda: fmm.analyse(reader, solver),
+        lambda: fmm.analyse(reader[2:], solver),
+        lambda: CoulombAnalysis(universe, solver),
+        lambda: fmm.ChargeSystem.from_mdanalysis(universe, []),
+    ):
+        with pytest.raises(ValueError, match="must convert lengths from nm to Angstrom: leave out"):
+            call()
+    universe = mdanalysis.Universe(given[0], str(folder / "run.dcd"), convert_units=False)
+    assert CoulombAnalysis(universe, solver).run(stop=1).results.energy.shape == (1,)

@@ -24,7 +24,12 @@ from fmm_openmm.convert.cells import (
     is_no_cell,
     standard_orientation,
 )
-from fmm_openmm.convert.packages import NM_PER_ANGSTROM, cell_of_timestep, require
+from fmm_openmm.convert.packages import (
+    NM_PER_ANGSTROM,
+    cell_of_timestep,
+    check_lengths,
+    require,
+)
 
 CHUNK = 16
 """Number of frames of a file in memory at a time."""
@@ -108,7 +113,8 @@ def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> I
 
     Raises:
         ImportError: a package is not installed.
-        ValueError: a file is damaged, or has another number of particles; a cell has no volume.
+        ValueError: a file is damaged, or has another number of particles; a cell has no volume; or
+            MDAnalysis has not converted lengths to Angstrom.
     """
     if isinstance(source, (str, os.PathLike)):
         yield from _of_file(Path(source), particles, stride)
@@ -117,9 +123,11 @@ def read_frames(source: Any, particles: int | None = None, stride: int = 1) -> I
     elif _is_mdtraj(source):
         yield from _of_mdtraj(source, "unitcell_vectors")
     elif hasattr(source, "universe"):  # of MDAnalysis
+        check_lengths(source.universe.trajectory)
         atoms = source.atoms
         yield from (frame_of_timestep(step, atoms) for step in source.universe.trajectory)
     else:
+        check_lengths(source)
         for entry in source:
             yield from _of_entry(entry, particles, stride)
 

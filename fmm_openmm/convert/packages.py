@@ -174,6 +174,7 @@ def from_mdanalysis(universe, bonds=None) -> dict:
     """See :meth:`fmm_openmm.ChargeSystem.from_mdanalysis`."""
     mdanalysis = require("MDAnalysis", "mdanalysis")
     _check_type("universe", universe, mdanalysis.Universe, mdanalysis.AtomGroup)
+    check_lengths(universe.universe.trajectory)
     atoms = universe.atoms
     try:
         charges = atoms.charges
@@ -196,6 +197,24 @@ def from_mdanalysis(universe, bonds=None) -> dict:
     positions = atoms.positions.astype(np.float64) * NM_PER_ANGSTROM
     positions, box = _turned(positions, cell, "universe.dimensions")
     return charges_of_bonds(charges, bonds, positions, box)
+
+
+def check_lengths(reader) -> None:
+    """Refuse a reader of MDAnalysis, or a slice of one, that has not converted lengths to Angstrom;
+    accept whatever else.
+
+    Raises:
+        ValueError: its file has another unit.
+    """
+    reader = getattr(reader, "trajectory", reader)
+    if getattr(reader, "convert_units", True):
+        return
+    length = reader.units.get("length")
+    if length not in (None, "A", "Angstrom"):
+        raise ValueError(
+            f"MDAnalysis must convert lengths from {length} to Angstrom: leave out "
+            "`convert_units=False`"
+        )
 
 
 def cell_of_timestep(step, name: str) -> np.ndarray | None:
