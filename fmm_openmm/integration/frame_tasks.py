@@ -98,9 +98,7 @@ class FrameTasks:
         frames = chain([self.first], self._reading)
         numbered = ((number, f.positions, f.box_vectors) for number, f in enumerate(frames))
         if self._executor:
-            # a source may use the same array again, while this frame still waits
-            numbered = (copy.deepcopy(frame) for frame in numbered)
-            tasks = _tasks(numbered, _chunk(self.first, self._total))
+            tasks = _tasks(_copied(numbered), _chunk(self.first, self._total))
             parts = _in_parallel(self._executor, partial(evaluate_frames, *how), tasks)
         else:
             parts = _in_turn(*how, numbered)
@@ -255,6 +253,17 @@ def _chunk(frame: Frame, total: int | None) -> int:
     fitting = CHUNK_BYTES // max(1, np.asarray(frame.positions).nbytes)
     wanted = CHUNK if total is None else total // TASKS
     return max(1, min(CHUNK, fitting, wanted))
+
+
+def _copied(numbered: Iterator[tuple]) -> Iterator[tuple]:
+    """Numbered frames of which the source may use the arrays again while they wait. Equal box
+    vectors in turn are one array, by which a worker recognises them."""
+    kept: Any = None
+    for number, positions, box_vectors in numbered:
+        are_arrays = type(kept) is type(box_vectors) is np.ndarray
+        if not (are_arrays and np.array_equal(kept, box_vectors)):
+            kept = copy.deepcopy(box_vectors)
+        yield number, copy.deepcopy(positions), kept
 
 
 def _tasks(numbered: Iterator[tuple], chunk: int) -> Iterator[list[tuple]]:

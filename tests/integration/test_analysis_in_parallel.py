@@ -77,6 +77,23 @@ def test_arrays_that_a_source_uses_again(workers):
     assert np.array_equal(found, expected)
 
 
+def test_frames_in_one_cell_share_its_array():
+    """By which a GPU's worker recognises the cell."""
+    boxes = []
+
+    class Recording(ThreadPoolExecutor):
+        def submit(self, work, task):
+            boxes.extend(box for *_, box in task)
+            return super().submit(work, task)
+
+    solver = fmm.CoulombSolver([1.0, -1.0], 2.0 * np.eye(3), backend="reference")
+    x, cells = np.array([[0.0, 0, 0], [0.3, 0, 0]]), (2.0 * np.eye(3), 2.5 * np.eye(3))
+    frames = [(x, cell) for cell in cells for _ in range(3)]
+    fmm.analyse(frames, solver, executor=Recording())
+    assert len(boxes) == 6
+    assert len({id(box) for box in boxes}) == 2
+
+
 def killing(frames, processes, at):
     """The frames; after so many a process is killed."""
     for number, frame in enumerate(frames):
