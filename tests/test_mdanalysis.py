@@ -49,7 +49,6 @@ import sys
 
 import MDAnalysis
 import numpy as np
-import openmm
 
 import fmm_openmm as fmm
 from fmm_openmm.mdanalysis import CoulombAnalysis

@@ -53,9 +53,9 @@ INVERSE = "inverse"
 
 EXPANDING = ("l2p", "gather")
 """The stages from local expansions to "xq", where the results of copies of other ranks' particles
-replace the parts. The caller sends them to the other ranks, and fills in "returned". With the
-virial, the rank's share in its products with the generators of strain follows the first
-:data:`RESULT_SUMS` of "sums"."""
+replace the parts. The caller sends them to the other ranks, and fills in "returned". For the
+virial, the rank's share of the products of the virial with the generators of strain follows the
+first :data:`RESULT_SUMS` of "sums"."""
 
 ADD = "add_returned"
 """The stage that adds up "returned"."""
