@@ -199,7 +199,7 @@ class PlacedDipoleTerm(PlacedTerm):
         if self._is_slab:
             return energy * xp.asarray(np.diag([1.0, 1.0, -1.0]))
         products = [[(charges * x[:, a] * x[:, b]).sum() for a in range(3)] for b in range(3)]
-        second = xp.stack([xp.stack(row) for row in products])
+        second = self._over_ranks(xp.stack([xp.stack(row) for row in products]))
         stretched = dipole[0, :, None] * dipole[0] - charge[0] * second
         return energy * xp.eye(3) - 2.0 * self._strengths[0] * stretched
 

@@ -411,7 +411,8 @@ class PlacedCylinders(PlacedNeutralization):
         found = xp.zeros((3, 3))
         for s in range(count):
             radius = float(self._radii[s])
-            found += self._stretches(*self._across(self._x, self._points[s]), charges, radius**2)
+            own = self._stretches(*self._across(self._x, self._points[s]), charges, radius**2)
+            found += self._over_ranks(own)
             for t in range(count):
                 if s != t or radius:
                     across, squares = self._across(

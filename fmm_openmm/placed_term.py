@@ -6,12 +6,14 @@ library of linear algebra is needed.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fmm_openmm.arrays import namespace
+from fmm_openmm.arrays import is_on_device, namespace, to_host
 
 NORMAL = 2
 """The normal of a and b in reduced box vectors is the axis z."""
@@ -29,8 +31,23 @@ class PlacedTerm(ABC):
     def __init__(self, positions: Any, origin: Any = None):
         self._xp = namespace(positions)
         x = self._xp.asarray(positions, dtype=np.float64)
-        self._origin = x.mean(0) if origin is None else self._xp.asarray(origin)
+        self._origin = x.sum(0) / max(len(x), 1) if origin is None else self._xp.asarray(origin)
         self._x = x - self._origin
+        self._over_ranks: Callable[[Any], Any] = lambda sums: sums
+
+    def shared(self, over_ranks: Callable[[Any], Any]) -> "PlacedTerm":
+        """The term of all particles that ranks share, for those of this rank, which may have none.
+
+        Args:
+            over_ranks: returns the sums over all ranks of an array of sums over the particles of
+                this one.
+        """
+        placed, number = copy(self), len(self._x)
+        sums = over_ranks(self._xp.append(number * self._origin, number))
+        placed._origin = sums[:3] / sums[3]
+        placed._x = self._x + (self._origin - placed._origin)
+        placed._over_ranks = over_ranks
+        return placed
 
     @abstractmethod
     def _moments(self, total: Any) -> Any:
@@ -52,7 +69,7 @@ class PlacedTerm(ABC):
 
     def _moments_of(self, charges: Any) -> Any:
         """Moments of sets of charges, shape (K, n)."""
-        return self._moments(lambda values: (charges * values).sum(1))
+        return self._moments(lambda values: self._over_ranks((charges * values).sum(1)))
 
     def evaluate(self, charges: Any) -> tuple[Any, Any, Any]:
         """The energy, kJ/mol, potentials (n,), kJ/mol/e, and fields (n, 3), kJ/mol/nm/e, of
@@ -139,9 +156,11 @@ class PlacedTerm(ABC):
 
 
 def _with_added(result: Any, added: dict[str, Any]) -> Any:
-    """A result with arrays added to its own, in the precision of these."""
+    """A result with arrays added to its own, where these are and in their precision."""
     changed: dict[str, Any] = {}
     for name, term in added.items():
         value = getattr(result, name)
-        changed[name] = value + (term if isinstance(value, float) else term.astype(value.dtype))
+        if not isinstance(value, float):
+            term = (term if is_on_device(value) else to_host(term)).astype(value.dtype)
+        changed[name] = value + term
     return replace(result, **changed)

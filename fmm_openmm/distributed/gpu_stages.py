@@ -267,7 +267,7 @@ class GpuStages:
                 dtype = self._run.buffers["charges"].dtype
                 found = [xp.empty(shape, dtype) for shape in (n, (n, 3), (n, 3))]
                 self._program.finish(*found)
-                sums = summed(self._comm, self._run.buffers["sums"])
+                sums = summed(self._comm, self._run.buffers["sums"]).tolist()
                 if not sums[RESULT_SUMS - 1]:  # copies without room
                     break
                 del found  # whose memory the new program may need

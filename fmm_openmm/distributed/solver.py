@@ -1,5 +1,6 @@
 """``DistributedSolver``: the Coulomb interaction of charges that many ranks share."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,12 +17,15 @@ from fmm_openmm.checks import (
     check_positions,
     check_unmasked,
 )
-from fmm_openmm.distributed.communication import agree, decide, shared_fate
+from fmm_openmm.dipole_term import TIN_FOIL, DipoleTerm
+from fmm_openmm.distributed.communication import agree, decide, shared_fate, summed
 from fmm_openmm.distributed.homes import Homes, Route
 from fmm_openmm.distributed.stages import DistributedStages, Links
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.evaluation import volume
+from fmm_openmm.neutralization import Neutralization
 from fmm_openmm.options import suggests_keywords
+from fmm_openmm.placed_term import PlacedTerm
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
 from fmm_openmm.planning.forces import ForceLimits
@@ -66,8 +70,8 @@ class DistributedSolver:
     Args:
         comm: communicator of mpi4py; only collective operations are called on it.
         charges: of the particles of this rank, shape (n,), e; n may be 0.
-        box_vectors, tolerance, boundary, precision, exclusions_periodic: as for ``CoulombSolver``,
-            the same on every rank.
+        box_vectors, tolerance, boundary, precision, exclusions_periodic, slab_correction,
+            surface_dielectric, neutralization: as for ``CoulombSolver``, the same on every rank.
         exclusions: excluded pairs, shape (m, 2), of numbers in ``ids``, of particles on any ranks.
             Each pair is given by one rank or several.
         ids: numbers that identify the particles of this rank among all, shape (n,), integer; by
@@ -98,10 +102,13 @@ class DistributedSolver:
         exclusions_periodic: bool = False,
         ids: "ArrayLike | None" = None,
         backend: str = "cpu",
+        slab_correction: bool = False,
+        surface_dielectric: float = TIN_FOIL,
+        neutralization: "ArrayLike | None" = None,
         **options: "Unpack[RequestKeywords]",
     ):
         with shared_fate(comm):
-            self._comm = comm
+            self._comm, dipole_options = comm, (slab_correction, surface_dielectric)
 
             def check():
                 if backend not in ("cpu", "cuda"):
@@ -109,6 +116,12 @@ class DistributedSolver:
                 backend_class(backend)  # refuses what this machine cannot do
                 self._boundary = Boundary.from_name(boundary)
                 self._vectors = check_cell_vectors(box_vectors, self._boundary)
+                self._own_frame = self._frame(self._vectors)
+                neutralizer = Neutralization.from_option(neutralization, self._boundary)
+                dipole_term = DipoleTerm.from_options(*dipole_options, self._boundary)
+                self._term: Any = neutralizer or dipole_term
+                if neutralizer:
+                    neutralizer.at(np.zeros((1, 3)), self._own_frame.given)  # refuses what crosses
                 request = Request(tolerance, precision=precision, **options)
                 if request.levels:
                     raise ValueError(
@@ -120,11 +133,11 @@ class DistributedSolver:
                 return request, own, _ids(ids, len(own)), pairs
 
             def common(given) -> dict:
-                options = repr((given[0], boundary, exclusions_periodic, backend))
+                terms = *dipole_options, str(self._term)
+                options = repr((given[0], boundary, exclusions_periodic, backend, *terms))
                 return {_SAME["options"]: options, _SAME["box_vectors"]: _bytes(self._vectors)}
 
             request, self._charges, self._ids, pairs = agree(comm, check, common)
-            self._own_frame = self._frame(self._vectors)
             self._periodic = bool(exclusions_periodic) and not self._boundary.is_open
             self._gpu: Any = None if backend == "cpu" else connected_gpu(comm)
             everything = self._comm.gather((self._charges, self._ids, pairs))
@@ -146,7 +159,7 @@ class DistributedSolver:
         charges, numbers, pairs = zip(*everything, strict=True)
         offsets = np.cumsum([0, *map(len, charges)])
         merged = check_charges(np.concatenate(charges))
-        check_neutral(merged, self._boundary)
+        check_neutral(merged, self._boundary, self._term)
         given = [ids for ids, mine in zip(numbers, charges, strict=True) if len(mine)]
         if any(ids is None for ids in given) and not all(ids is None for ids in given):
             raise ValueError("`ids` must be given by all ranks with particles or by none")
@@ -200,7 +213,7 @@ class DistributedSolver:
 
             def adopt() -> bool:
                 merged = np.concatenate(everything)
-                check_neutral(merged, self._boundary)
+                check_neutral(merged, self._boundary, self._term)
                 accepted = self._planner.accepts(merged)
                 self._all_charges = merged
                 return accepted
@@ -255,6 +268,8 @@ class DistributedSolver:
                 if stays:
                     return self._checked_on_device(positions), vectors, frame, None
                 x = check_positions(to_host(positions), number)
+                if isinstance(self._term, Neutralization):
+                    self._term.check_span(x, charges, frame.given)
                 return x, vectors, frame, _ids(ids, number)
 
             def common(checked) -> dict:
@@ -277,6 +292,7 @@ class DistributedSolver:
             if route:
                 x = route.to_homes(x)
             axes, cell = frame.axes, frame.cell
+            term = self._placed_term(x, frame.given, stays) if self._term else None
             if not frame.is_users:
                 x = turn(x, axes)
             if not stays:
@@ -298,16 +314,24 @@ class DistributedSolver:
             energy, work = 0.5 * twice_energy, found.work
             if not frame.is_users:
                 fields, forces = turn(fields, axes.T), turn(forces, axes.T)
-            if route:
-                rows = route.from_homes(np.column_stack([potentials, fields, forces]))
-                potentials, fields, forces = (
-                    np.ascontiguousarray(part) for part in (rows[:, 0], rows[:, 1:4], rows[:, 4:])
-                )
             if work is not None:
                 work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (energy / 3)
                 work = axes @ work @ axes.T
             result = CoulombResult(energy, forces, potentials, fields, work, volume(cell))
+            if term:
+                result = term.add(result, charges)
+            if route:
+                result = _sent_back(result, route)
             return like(result, given)
+
+    def _placed_term(self, x: Any, cell: np.ndarray, stays: bool) -> PlacedTerm:
+        """The dipole term or what neutralises the charges, at the positions of this rank."""
+        comm, term = self._comm, self._term
+        if isinstance(term, DipoleTerm) and not stays:
+            ends = np.concatenate(comm.allgather(_ends(x[self._charges != 0.0])))
+            if comm.rank == 0:
+                term.check_span(ends, np.isfinite(ends[:, 0]), cell)
+        return term.at(x, cell).shared(lambda sums: namespace(sums).asarray(summed(comm, sums)))
 
     def _kept_boxes(self, cell: np.ndarray) -> Boxes | None:
         """The boxes of the last evaluation, if they suit all positions in a cell."""
@@ -453,6 +477,14 @@ def connected_gpu(comm) -> Any:
 
 def _bytes(vectors: np.ndarray | None) -> bytes | None:
     return None if vectors is None else vectors.tobytes()
+
+
+def _sent_back(result: CoulombResult, route: Route) -> CoulombResult:
+    """A result with those of the particles whose positions this rank has given."""
+    columns = result.potentials, result.fields, result.forces
+    rows = route.from_homes(np.column_stack(columns))
+    potentials, fields, forces = map(np.ascontiguousarray, np.split(rows, (1, 4), axis=1))
+    return replace(result, potentials=potentials[:, 0], fields=fields, forces=forces)
 
 
 def _ends(x) -> tuple[np.ndarray, np.ndarray]:

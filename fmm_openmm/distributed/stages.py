@@ -148,7 +148,7 @@ class DistributedStages(CpuStages):
         sums = np.array([squares, cubes, *faults, inner(charges, potentials)])
         forces = charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
-        return RankResults(potentials, fields, forces, summed(self._comm, sums), work)
+        return RankResults(potentials, fields, forces, summed(self._comm, sums).tolist(), work)
 
     def evaluate(self, positions, width):
         """Potentials (n,) and fields (n, 3) at the particles of this rank, see

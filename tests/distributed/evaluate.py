@@ -26,6 +26,7 @@ from fmm_openmm.distributed import solver as solver_module
 
 OPTIONS = ("tolerance", "boundary", "precision", "exclusions_periodic")
 OPTIONS += ("order", "near_radius", "grid", "smoothing")
+OPTIONS += ("slab_correction", "surface_dielectric", "neutralization")
 """Arguments of the solvers that a file may have."""
 
 

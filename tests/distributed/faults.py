@@ -67,6 +67,11 @@ def main() -> None:
         refused(lambda: DistributedSolver(comm, charges, np.eye(3), backend=backend))
         pairs = np.ma.array([[0, 1], [2, 3]], mask=comm.rank)
         refused(lambda: DistributedSolver(comm, charges, np.eye(3), pairs))
+        line = {"neutralization": [[0.0, 0.0, 0.0]], "order": 3, "tolerance": 0.05}
+        wire = DistributedSolver(comm, charges + 0.01, np.eye(3), boundary="c", **line)
+        refused(lambda: wire.compute(np.vstack([x[:-1], [[0.0, comm.rank - 1.0, 0.3]]])))
+        crossing = {"neutralization": [[0, 0, 0, 1], [0, 1 - comm.rank, 0, 1]], "boundary": "c"}
+        refused(lambda: DistributedSolver(comm, charges, np.eye(3), **crossing))
         solver.compute(x)
         return
     if comm.rank == 1:

@@ -73,6 +73,8 @@ CUBE = 2.7 * np.eye(3)
 SKEWED = np.array([[2.8, 0.0, 0.0], [0.9, 2.6, 0.0], [-0.8, 1.1, 2.4]])
 LONG = np.diag([1.5, 1.5, 7.5])
 FLAT = np.diag([1.5, 5.7, 0.6])
+SHEETS = [-1.0, 4.0]
+CYLINDERS = [[0.5, 0.5, 0.0, 0.1], [1.0, 1.5, 0.0, 6.0]]
 
 CASES = {
     "water": lambda: water("periodic"),
@@ -82,6 +84,10 @@ CASES = {
     "long": lambda: ions("periodic", LONG),
     "open": lambda: ions("open", SKEWED, net=-2.0),
     **{name: lambda name=name: ions(name, SKEWED) for name in ("ab", "bc", "ac", "a", "b", "c")},
+    "slabs": lambda: ions("periodic", SKEWED, net=1.0, slab_correction=True),
+    "dielectric": lambda: water("periodic", surface_dielectric=2.0),
+    "sheets": lambda: ions("slab", SKEWED, net=2.0, neutralization=SHEETS),
+    "cylinders": lambda: ions("c", SKEWED, net=2.0, neutralization=CYLINDERS),
 }
 
 
@@ -93,7 +99,7 @@ GPU_CASES = {
     "long": lambda: ions("periodic", LONG, grid=(3, 4, 19), **COARSE),
     "flat": lambda: ions("periodic", FLAT, grid=(5, 19, 2), **COARSE),
     "open": lambda: ions("open", SKEWED, net=-2.0, **COARSE),
-    "ab": lambda: ions("ab", SKEWED, **COARSE),
+    "slab": lambda: ions("slab", SKEWED, net=2.0, neutralization=SHEETS, **COARSE),
     "water": lambda: water("periodic", tolerance=5e-4, precision="single"),
 }
 """Cases of low order, for which emulated kernels are compiled in seconds. "long" and "flat" have 19
@@ -212,6 +218,8 @@ def test_what_one_rank_refuses_all_ranks_refuse():
         "rank 1: `ids` must be those given at creation, got 100",
         "rank 1: `backend` must be 'cpu' or 'cuda', got 'reference'",
         "rank 1: `exclusions` must have no masked entries, got 4",
+        "rank 1: `neutralization=[[0.0, 0.0, 0.0, 0.0]]`: particle 49 lies on a line of charge",
+        "rank 0: `neutralization=[[0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]]`: 0 and 1 cross",
     ):
         assert ended.stdout.count(message) == 2, ended.stdout
 
@@ -247,6 +255,17 @@ def test_expected_errors_are_relative_to_the_forces():
     expected = one.parameters.expected_error
     assert expected > 3 * of_liquid
     assert ranks.parameters.expected_error == pytest.approx(expected, rel=1e-6)
+
+
+def test_positions_of_two_images_of_a_slab_are_warned_of():
+    from mpi4py import MPI
+
+    from fmm_openmm.distributed import DistributedSolver
+
+    coarse = {"slab_correction": True, **COARSE}
+    solver = DistributedSolver(MPI.COMM_SELF, [1.0, -1.0, 0.0], 3 * np.eye(3), **coarse)
+    with pytest.warns(UserWarning, match="needs coordinates of one image of the slab"):
+        solver.compute([[0.0, 0.0, 0.0], [0.0, 0.0, 3.1], [0.0, 0.0, 1.0]])
 
 
 def test_links_of_every_rank():
