@@ -1,11 +1,7 @@
 """The solver on several ranks of MPI against the solver of one process."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,26 +26,12 @@ from fmm_openmm.distributed.stages import Links
 from fmm_openmm.specification import Specification
 from tests.compiler import COMPILER
 from tests.emulator import DEVICE, Emulator
+from tests.support.ranks import MPIRUN, run
 from tests.systems import build, charge_arrays
 
 pytest.importorskip("mpi4py.MPI", reason="needs MPI: pip install 'fmm_openmm[mpi]'")
 
-ROOT = Path(__file__).resolve().parents[2]
-MPIRUN = Path(sys.executable).with_name("mpirun")
-LIMIT = 300
-"""Seconds that the ranks may take."""
-
 pytestmark = pytest.mark.skipif(not MPIRUN.exists(), reason="needs MPI: pip install mpich")
-
-
-def run(ranks, *arguments):
-    """The ended ranks of ``python ARGUMENTS``, on one thread each."""
-    environment = {**os.environ, "NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    command = [MPIRUN, "-n", str(ranks), sys.executable, *arguments]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
-    )
 
 
 def water(boundary, name="water", **options):
@@ -129,7 +111,7 @@ def write(folder, case, name, backend="cpu"):
 
 def differences(ranks, folder, *arguments):
     """What ``tests.distributed.evaluate`` finds for each system of a folder."""
-    ended = run(ranks, "-m", "tests.distributed.evaluate", *map(str, (folder, *arguments)))
+    ended = run(ranks, "-m", "tests.distributed.evaluate", folder, *arguments)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return json.loads((folder / "differences.json").read_text())
 
@@ -189,7 +171,7 @@ def test_coordinates_on_an_emulated_gpu_are_finite(folder):
 
 
 def assert_refusal_of_coordinates(*backend):
-    ended = run(1, "-m", "tests.distributed.faults", "not finite", *map(str, backend))
+    ended = run(1, "-m", "tests.distributed.faults", "not finite", *backend)
     assert ended.returncode == 0, ended.stderr[-3000:]
     for message in ("`positions` must be finite and within", "for particle 7"):
         assert ended.stdout.count(message) == 2, ended.stdout

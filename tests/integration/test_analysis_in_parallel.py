@@ -3,19 +3,16 @@ bit; what is done before an executor fails is not lost."""
 
 import multiprocessing
 import os
-import shutil
 import signal
-import subprocess
-import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fmm_openmm as fmm
 from tests.integration.trajectories import TRAJECTORIES, Backwards, liquid
+from tests.support.ranks import MPIRUN, run
 
 QUANTITIES = ("energy", "forces")
 
@@ -169,20 +166,11 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_mpi(tmp_path):
     pytest.importorskip("mpi4py", reason="needs MPI: pip install mpi4py mpich")
-    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if mpiexec is None:
-        pytest.skip("no mpiexec here: pip install mpich")
+    if not MPIRUN.exists():
+        pytest.skip("needs MPI: pip install mpich")
     script, out = tmp_path / "script.py", tmp_path / "found.npz"
     script.write_text(SCRIPT)
-    root = Path(__file__).parents[2]
-    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = subprocess.run(
-        [mpiexec, "-n", "3", sys.executable, "-m", "mpi4py.futures", str(script), str(out)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run(3, "-m", "mpi4py.futures", script, out)
     assert done.returncode == 0, done.stderr
     frames, solver = liquid(10)
     assert are_equal(np.load(out), fmm.analyse(frames, solver, QUANTITIES))
