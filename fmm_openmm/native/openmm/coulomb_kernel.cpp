@@ -267,7 +267,10 @@ double CoulombKernel::finish() {
         program->exportForces(cuda.getCurrentStream());
         recordCompletion(cuda.getCurrentStream(), wantsSums);
     }
-    if (!wantsSums) return 0;
+    if (!wantsSums) {
+        refined = false;
+        return 0;
+    }
     // waiting costs little because OpenMM is about to wait for its own energy; returning the FMM's
     // energy this way keeps it in float64 for any precision of OpenMM's buffer
     check(cuEventSynchronize(done), "computing");

@@ -88,7 +88,12 @@ void CoulombKernel::adopt(std::map<int, std::string>& answer) {
         synchronise();
         examined = false;
         discardPrograms();
-        makePrograms(answer[PROGRAM]);
+        try {
+            makePrograms(answer[PROGRAM]);
+        } catch (...) {  // some devices may have got theirs
+            discardPrograms();
+            throw;
+        }
     }
     onEachDevice([&](CoulombProgram& each, CUstream) { each.setBoxes(answer[PARAMETERS]); });
     program->setLimits(answer[FORCES]);
@@ -129,11 +134,11 @@ void CoulombKernel::setBox() {
 }
 
 void CoulombKernel::setParts() {
-    partsVersion = remotes->version();
     int device = 0;
     onEachDevice([&](CoulombProgram& each, CUstream queue) {
         each.setPart(remotes->part(device++), queue);
     });
+    partsVersion = remotes->version();
 }
 
 void CoulombKernel::readPositions() {

@@ -12,8 +12,10 @@ import pytest
 from openmm import unit
 
 import fmm_openmm as fmm
+from fmm_openmm.backends.cuda.program import Buffer
 from fmm_openmm.bench.systems import Sample, tiled, with_every_atom_a_site
 from fmm_openmm.integration.native import session
+from fmm_openmm.integration.native.session import build
 from tests import compiler
 from tests.integration.boxes import Box, energy_of, relative_difference
 from tests.integration.native_contexts import (
@@ -243,6 +245,35 @@ def test_a_device_that_is_full(ions):
                 context_of(ions)
         finally:
             cupy.cuda.runtime.free(taken)
+
+
+@on_gpu
+@with_two
+@pytest.mark.alone
+def test_a_device_that_fills_while_a_simulation_runs(water, monkeypatch):
+    """The device of the Context has room for another program, the other one has not."""
+    cupy = pytest.importorskip("cupy")
+
+    def hungry(*arguments, **options):
+        program = build(*arguments, **options)
+        program.buffers["hunger"] = Buffer((4 << 30,), np.dtype(np.uint8))
+        return program
+
+    force = converted(water, devices=BOTH)
+    context = context_of(water)
+    before = coulomb(context, force)[0]
+    context.setPeriodicBoxVectors(*(np.diag([1.3, 1.0, 1.0]) @ water.cell))
+    with cupy.cuda.Device(1), monkeypatch.context() as patch:
+        patch.setattr("fmm_openmm.integration.native.session.build", hungry)
+        taken = cupy.cuda.runtime.malloc(cupy.cuda.runtime.memGetInfo()[0] - (2 << 30))
+        try:
+            for _ in range(2):
+                with pytest.raises(openmm.OpenMMException, match=r"MiB on device GPU-.*memory"):
+                    coulomb(context, force)
+        finally:
+            cupy.cuda.runtime.free(taken)
+    context.setPeriodicBoxVectors(*water.cell)
+    assert coulomb(context, force)[0] == pytest.approx(before, rel=1e-6)
 
 
 @on_gpu

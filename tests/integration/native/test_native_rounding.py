@@ -248,6 +248,25 @@ def test_charges_that_come_close_later(boundary, precision, devices):
 
 
 @on_gpu
+def test_charges_that_come_close_after_forces_that_no_parameters_suit():
+    """The first evaluation with energy notices, although the one before has asked in vain."""
+    x, _, q, cell = cold_and_warm()
+    options = {"tolerance": 5e-4, "order": 8, "grid": (4, 4, 4), "near_radius": 2.5}
+    box, force = in_a_system(x, q, cell, "periodic", **options)
+    context = context_of(box)
+    with pytest.warns(UserWarning, match="is out of reach for forces as small as these"):
+        forces_alone(context, force)
+    assert force.getFMMParametersInContext(context)["precision"] == "single"
+    x[1] = x[0] + [6e-5, 0.0, 8e-5]
+    context.setPositions(x)
+    energy, forces = coulomb(context, force)
+    assert force.getFMMParametersInContext(context)["precision"] == "double"
+    expected = exact(x, q, cell, "periodic")
+    assert energy == pytest.approx(expected.energy, rel=5e-4)
+    assert relative_difference(forces, expected.forces) <= 5e-4
+
+
+@on_gpu
 def test_no_room_for_charges_that_come_close_later(monkeypatch):
     """An error, and nothing that is not as precise as it should be; with room all goes on."""
     apart, close, q, cell = apart_and_close()
