@@ -117,16 +117,33 @@ def usual_cutoff(box: np.ndarray) -> float:
     return min(LONGEST_CUTOFF, 0.49 * float(np.diag(box).min()))
 
 
+def _cutoff(args, box) -> float:
+    """Return the cutoff, nm, in a box with vectors of shape (3, 3), nm: by default the usual one.
+
+    Raises:
+        ValueError: ``--cutoff`` is longer than OpenMM allows.
+    """
+    if args.cutoff is None:
+        return usual_cutoff(box)
+    narrowest = np.diag(box).min()
+    if args.cutoff > 0.5 * narrowest:
+        raise ValueError(
+            "--cutoff is in nm and must be at most half of the smallest box width, "
+            f"{narrowest:.4g} nm, got {args.cutoff:g}"
+        )
+    return args.cutoff
+
+
 def _method(args, box) -> dict:
     """Return the arguments of ``createSystem`` that all kinds of input share."""
     mass = None if args.hydrogen_mass is None else args.hydrogen_mass * unit.amu
     common = {"constraints": CONSTRAINTS[args.constraints or "hbonds"], "hydrogenMass": mass}
     if box is None:
         return common | {"nonbondedMethod": app.NoCutoff}
-    cutoff = args.cutoff if args.cutoff is not None else usual_cutoff(np.array(box))
     if args.switch is not None:
         common["switchDistance"] = args.switch * unit.nanometer
-    return common | {"nonbondedMethod": app.PME, "nonbondedCutoff": cutoff * unit.nanometer}
+    cutoff = _cutoff(args, np.array(box)) * unit.nanometer
+    return common | {"nonbondedMethod": app.PME, "nonbondedCutoff": cutoff}
 
 
 def _molecules(system, positions, topology, box) -> Molecules:
@@ -367,7 +384,7 @@ def _read_charges(found, args):
         charges.charges, charges.exclusions, charges.exclusions_periodic, box, mass=0.0
     )
     if box is not None:
-        force.setCutoffDistance(usual_cutoff(box) if args.cutoff is None else args.cutoff)
+        force.setCutoffDistance(_cutoff(args, box))
     if Boundary.from_name(charges.boundary).is_partial:
         force.setUseDispersionCorrection(False)
         use_fmm(system, boundary=charges.boundary)

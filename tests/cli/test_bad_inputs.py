@@ -127,6 +127,10 @@ def bad_files(folder):
             "fmm-openmm: --cutoff must be finite and above 0 (nm), got -1",
         ),
         (
+            [*WATER, "--cutoff", "9"],
+            "--cutoff is in nm and must be at most half of the smallest box width, 1.9 nm, got 9",
+        ),
+        (
             [*WATER, "--cutoff", "nan"],
             "fmm-openmm: --cutoff must be finite and above 0 (nm), got nan",
         ),

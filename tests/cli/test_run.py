@@ -166,6 +166,14 @@ def test_run_refuses(argv, message, fail):
     assert message in fail("run", *WATER, *argv)
 
 
+def test_run_refuses_drude_particles(fail, folder):
+    """Its thermostat would heat them to the temperature of the atoms."""
+    _, system, _ = small_water()
+    system.addForce(openmm.DrudeForce())
+    (folder / "drude.xml").write_text(openmm.XmlSerializer.serialize(system))
+    assert "run openmm.DrudeLangevinIntegrator in a script" in fail("run", "drude.xml", "water.pdb")
+
+
 def test_one_ion(succeed, tmp_path):
     """Nothing moves that has a temperature, and the exact force is zero."""
     system, nonbonded, topology = openmm.System(), openmm.NonbondedForce(), app.Topology()
