@@ -37,6 +37,8 @@ def bonded_chains(chains) -> Box:
 def with_barostat(box: Box, scale: str) -> openmm.MonteCarloFlexibleBarostat:
     """A barostat that makes no move, for its computeStressTensor."""
     barostat = openmm.MonteCarloFlexibleBarostat(1, 300, 0, scale == "molecules")
+    if not hasattr(barostat, "computeStressTensor"):
+        pytest.skip("OpenMM has computeStressTensor since 8.6")
     box.system.addForce(barostat)
     return barostat
 
