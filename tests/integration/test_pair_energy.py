@@ -240,6 +240,14 @@ def test_refused(reason, recognise):
     )
 
 
+@pytest.mark.parametrize("function", ["on*log(on)+1/r", "log(on)/r", "r^sqrt(on-1)"])
+def test_numbers_that_are_not_finite(function, recognise):
+    """Global parameters may make them so at any time."""
+    force = force_of(f"epsilon1*epsilon2*({function}); off = 1.2")
+    assert recognise(force).obstacle == ""
+    assert recognise(force, 0.0).obstacle == "a number in its energy is not finite"
+
+
 @pytest.mark.parametrize(
     "energy",
     [

@@ -32,7 +32,14 @@ bool CustomParameters::setValues(ContextImpl& context) {
     std::vector<double> now;
     for (const auto& name : energy.names) now.push_back(context.getParameter(name));
     if (known && now == values) return false;
-    setValues(now);
+    try {
+        setValues(now);
+    } catch (const NotSeparable& reason) {
+        throw OpenMMException(
+            "the Lennard-Jones pairs of a CustomNonbondedForce cannot be computed"
+            " among their sites with these values of its global parameters: " +
+            std::string(reason.what()) + "; use lennard_jones=\"openmm\" in use_fmm()");
+    }
     known = true;
     return true;
 }

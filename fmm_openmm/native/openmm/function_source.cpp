@@ -118,7 +118,7 @@ static std::optional<Monomial> monomialOf(const Node& node) {
 }
 
 static std::string number(double value) {
-    if (!std::isfinite(value)) throw NotSeparable("a number in its energy is not finite");
+    if (!std::isfinite(value)) throw NotSeparable(NOT_FINITE);
     char text[40];
     std::snprintf(text, sizeof text, "real(%.17g)", value);
     return text;

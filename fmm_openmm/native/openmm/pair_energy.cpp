@@ -276,12 +276,33 @@ PairEnergy::PairEnergy(const CustomNonbondedForce& force) {
     for (int set : setOfParticle) typeOfParticle.push_back(type[set]);
 }
 
+// Refuses NaN in place of a number that depends on global parameters alone, for which Lepton's
+// optimize() never ends. Returns the value of an expression that does not depend on r.
+static std::optional<double> checkNumbers(const Node& node, const Variables& variables) {
+    const auto& operation = node.getOperation();
+    if (operation.getId() == Operation::VARIABLE && operation.getName() == "r") return {};
+    const auto& children = node.getChildren();
+    std::vector<std::optional<double>> operands;
+    std::vector<double> numbers;
+    for (const auto& child : children) operands.push_back(checkNumbers(child, variables));
+    for (const auto& operand : operands)
+        if (operand) numbers.push_back(*operand);
+    if (numbers.size() == children.size()) return operation.evaluate(numbers.data(), variables);
+    for (const double value : numbers)
+        if (std::isnan(value)) throw NotSeparable(NOT_FINITE);
+    return {};
+}
+
 // If f and g are combinations of 1/r^12 and 1/r^6, as when a global parameter scales an
 // interaction, only the table depends on the values.
 PairTable PairEnergy::at(const std::vector<double>& values) const {
     if (plain) return {a, b, ""};
     std::map<std::string, double> variables;
     for (size_t k = 0; k < names.size(); k++) variables[names[k]] = values[k];
+    for (const auto* function : {&f, &g}) {
+        const auto value = checkNumbers(function->getRootNode(), variables);
+        if (value && std::isnan(*value)) throw NotSeparable(NOT_FINITE);
+    }
     const auto fNow = f.optimize(variables), gNow = g.optimize(variables);
     double fTwelfth, fSixth, gTwelfth, gSixth;
     if (!findCoefficients(fNow.getRootNode(), {}, fTwelfth, fSixth) ||

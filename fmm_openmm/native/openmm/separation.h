@@ -14,6 +14,8 @@ namespace fmm {
 // others.
 static const double MAX_DEVIATION = 1e-9;
 
+static const char NOT_FINITE[] = "a number in its energy is not finite";
+
 // The reason why an energy does not have the required form.
 class NotSeparable : public OpenMM::OpenMMException {
 public:
