@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-from scipy.spatial import cKDTree
+import scipy
 
 from fmm_openmm.checks import check_choice
 from fmm_openmm.errors import UnsupportedError
@@ -123,9 +123,10 @@ class Boundary:
         coordinates along :meth:`vectors`, shape (n, 3), to obtain their minimum images."""
         return np.rint(differences) * self.periodic
 
-    def tree(self, points: np.ndarray) -> cKDTree:
+    def tree(self, points: np.ndarray) -> "scipy.spatial.cKDTree":
         """Neighbours among coordinates, shape (n, 3), that :meth:`wrap` has made."""
-        return cKDTree(points, boxsize=None if self.is_open else np.array(self.periodic, float))
+        boxsize = None if self.is_open else np.array(self.periodic, float)
+        return scipy.spatial.cKDTree(points, boxsize=boxsize)
 
     def coincide(self, points: np.ndarray, positions: np.ndarray, cell: np.ndarray) -> np.ndarray:
         """Whether each point, shape (m, 3), nm, is closer than :data:`SAME_PLACE` to a position,

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.sparse.linalg import LinearOperator
 
 from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.checks import check_charge_sets, check_sets_shape
@@ -89,7 +89,7 @@ class CoulombMatrix:
             self.evaluate(charges[None], False)  # refuses charges that coincide, and names them
         return 0.5 * COULOMB_CONSTANT / width * matrix
 
-    def operator(self) -> LinearOperator:
+    def operator(self) -> "scipy.sparse.linalg.LinearOperator":
         """See :meth:`fmm_openmm.CoulombSolver.coulomb_operator`."""
 
         def product(columns):
@@ -97,7 +97,7 @@ class CoulombMatrix:
             return self.evaluate(sets, False).potentials.T.reshape(np.shape(columns))
 
         n = self._particles.count
-        return LinearOperator(
+        return scipy.sparse.linalg.LinearOperator(
             (n, n), matvec=product, rmatvec=product, matmat=product, dtype=np.float64
         )
 

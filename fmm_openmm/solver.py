@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator
 
 from fmm_openmm.arrays import is_on_device, to_host
 from fmm_openmm.backends import BACKENDS, turn
@@ -44,6 +43,7 @@ from fmm_openmm.sums import SumParameters
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+    from scipy.sparse.linalg import LinearOperator
     from typing_extensions import Unpack
 
 
@@ -450,7 +450,7 @@ class CoulombSolver:
 
     def coulomb_operator(
         self, positions: "ArrayLike", box_vectors: "ArrayLike | None" = None
-    ) -> LinearOperator:
+    ) -> "LinearOperator":
         """The Coulomb matrix at fixed positions, which takes charges, shape (n,), e, to potentials,
         shape (n,), kJ/mol/e: for charges that change while positions stay.
 

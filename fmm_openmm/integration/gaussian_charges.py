@@ -6,7 +6,7 @@ distances.
 """
 
 import numpy as np
-from scipy.spatial import cKDTree
+import scipy
 from scipy.special import erfc
 
 from fmm_openmm.boundary import Boundary
@@ -46,13 +46,13 @@ def excess_of_points(
     points, positions = (boundary.wrap(x, cell) @ vectors for x in (points, positions))
     places, owners = _images(positions, vectors, boundary.periodic, cutoff)
     charged = charges[owners] != 0.0
-    tree, q = cKDTree(places[charged]), charges[owners[charged]]
+    tree, q = scipy.spatial.cKDTree(places[charged]), charges[owners[charged]]
     excess = np.zeros(len(points))
     sample = points[:: len(points) // 100 + 1]
     neighbours = tree.query_ball_point(sample, cutoff, return_length=True).mean()
     step = max(1, int(PAIRS / (1.0 + neighbours)))
     for begin in range(0, len(points), step):
-        some = cKDTree(points[begin : begin + step])
+        some = scipy.spatial.cKDTree(points[begin : begin + step])
         pair = some.sparse_distance_matrix(tree, cutoff, output_type="ndarray")
         value = q[pair["j"]] * erfc(pair["v"] / (np.sqrt(2.0) * width)) / pair["v"]
         excess[begin : begin + step] = np.bincount(pair["i"], value, len(some.data))

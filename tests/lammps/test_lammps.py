@@ -1,8 +1,5 @@
 """The Coulomb interaction in LAMMPS against LAMMPS' own Ewald sum and sums over all pairs."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -217,9 +214,3 @@ def test_a_second_interaction_is_refused():
     lmp.command("unfix fmm")
     attach(lmp, fix_id="again")
     lmp.command("run 0")
-
-
-@pytest.mark.slow
-def test_the_package_does_not_import_it():
-    script = "import sys, fmm_openmm.lammps; sys.exit('lammps' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from fmm_openmm.backends.cpu.compilation import prepare
 from fmm_openmm.backends.cpu.exclusions import exclusions
@@ -245,7 +245,7 @@ def _gather(parts: CpuParts, out: Accumulator) -> tuple[np.ndarray, np.ndarray |
     n, m = len(parts.first) - 1, len(parts.x)
 
     def total(values, factor):
-        rows = csr_array((factor[parts.place], parts.place, parts.first), (n, m))
+        rows = scipy.sparse.csr_array((factor[parts.place], parts.place, parts.first), (n, m))
         return (rows @ values.T).T
 
     potentials = total(out.potentials, parts.weight)

@@ -14,7 +14,7 @@ every energy as it is.
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import expm
+import scipy
 
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.expansions.operators.free_space import free_space_derivative
@@ -74,12 +74,11 @@ def operator_derivatives(
             [free_space_derivative(lattice, top, accuracy, a, STEP) for a in GENERATORS]  # type: ignore[arg-type]
         )
 
-    def strained(gradient: np.ndarray) -> np.ndarray:
+    def strained(strain: np.ndarray) -> np.ndarray:
+        gradient = scipy.linalg.expm(strain)
         if not lattice.is_padded:
             return periodic_operator(lattice.deformed(gradient), top, accuracy, sums, False)
         partial = PARTIAL[lattice.padded]
         return partial(lattice, top, accuracy, sums, False, gradient)  # type: ignore[arg-type]
 
-    return np.stack(
-        [(strained(expm(STEP * a)) - strained(expm(-STEP * a))) / (2 * STEP) for a in GENERATORS]
-    )
+    return np.stack([(strained(STEP * a) - strained(-STEP * a)) / (2 * STEP) for a in GENERATORS])

@@ -39,7 +39,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import scipy.fft
-from scipy.linalg import expm
 from scipy.special import gammainc, gammaincc
 
 from fmm_openmm.box import PaddedLattice, index_grid
@@ -71,7 +70,7 @@ def free_space_derivative(
 ) -> np.ndarray:
     """Derivative of the operator along a traceless generator, see ``derivatives.py``: boxes, images
     and G are strained, and alpha is not."""
-    both = [(sign / (2 * step), expm(sign * step * generator)) for sign in (1.0, -1.0)]
+    both = [(sign / (2 * step), scipy.linalg.expm(sign * step * generator)) for sign in (1.0, -1.0)]
     terms = [_terms(lattice, top, accuracy, gradient) for _, gradient in both]
     change = ((after - before) / (2 * step) for after, before in zip(*terms, strict=True))
     # a shear along x by y is odd where S is even, along both axes

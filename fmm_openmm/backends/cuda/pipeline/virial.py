@@ -2,7 +2,7 @@
 the lattice operator. See :meth:`fmm_openmm.stages.HostStages.evaluate_with_virial`."""
 
 import numpy as np
-from scipy.linalg import expm
+import scipy
 
 from fmm_openmm.backends.cuda.pipeline.builder import Builder
 from fmm_openmm.backends.cuda.pipeline.p2p import nearest_first
@@ -89,7 +89,7 @@ def virial(b: Builder, parts: Parts[str]) -> tuple:
 
 def strained(lattice: BoxLattice, generator: np.ndarray, sign: float) -> BoxLattice:
     """The lattice after a strain of one step along a generator, in the direction of ``sign``."""
-    return lattice.deformed(expm(sign * STEP * generator))
+    return lattice.deformed(scipy.linalg.expm(sign * STEP * generator))
 
 
 def operator_program(
