@@ -57,9 +57,11 @@ def set_particle_parameters(force: openmm.NonbondedForce, parameters: np.ndarray
 
 
 def excepted_pairs(force: openmm.NonbondedForce) -> np.ndarray:
-    """The particles of every exception, shape (m, 2), int64."""
+    """The particles of every exception, shape (m, 2), int64, without the pairs of a particle with
+    itself that ParmEd adds for extra points, which exclude nothing."""
     rows = map(itemgetter(0, 1), calls(force, "getExceptionParameters", force.getNumExceptions()))
-    return np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 2)
+    pairs = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 2)
+    return pairs[pairs[:, 0] != pairs[:, 1]]
 
 
 def first_charged(force: openmm.NonbondedForce) -> int | None:

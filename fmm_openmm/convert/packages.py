@@ -115,8 +115,8 @@ def from_parmed(structure) -> dict:
     _check_type("structure", structure, parmed.Structure)
     if any(atom.atom_type is parmed.UnassignedAtomType for atom in structure.atoms):
         raise ValueError(
-            "`structure` has no parameters: load it with its topology, "
-            "as parmed.load_file(top, xyz=...)"
+            "`structure` has no parameters: load it with its topology, as "
+            "parmed.load_file(top, xyz=...), or call load_parameters(...) of a CharmmPsfFile"
         )
     _check_gromacs_exclusions(structure)
     system = openmm.System()

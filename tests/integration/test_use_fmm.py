@@ -8,7 +8,7 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.oracle.ewald import ewald_sum
-from tests.integration.boxes import Box, energy_of, relative_difference
+from tests.integration.boxes import Box, energy_of, relative_difference, xml
 
 CONVERGED_PME = 1e-8
 NET_CHARGED_CUBE = -65.70019
@@ -89,6 +89,20 @@ def test_what_use_fmm_sets(chains):
             index
         )
         assert force.getExclusionParticles(index) == before.getExceptionParameters(index)[:2]
+
+
+def test_exceptions_of_a_particle_with_itself(tip4pew):
+    """ParmEd makes them of extra points; OpenMM computes nothing for them."""
+    expected = copy.deepcopy(tip4pew)
+    for index in range(3, 40, 4):
+        tip4pew.nonbonded.addException(index, index, 0.0, 0.5, 0.0)
+    original = xml(tip4pew.system)
+    for box in tip4pew, expected:
+        fmm.use_fmm(box.system)
+    forces = tip4pew.energy_and_forces("Reference")[1]
+    assert np.array_equal(forces, expected.energy_and_forces("Reference")[1])
+    fmm.restore_pme(tip4pew.system)
+    assert xml(tip4pew.system) == original
 
 
 def test_net_charge_is_neutralised(platform):
