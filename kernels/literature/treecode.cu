@@ -56,7 +56,8 @@ __device__ __forceinline__ bool accepted(const Cell& cell, const Cell& leaf) {
     return d.x * d.x + d.y * d.y + d.z * d.z >= distance * distance;
 }
 
-__device__ __forceinline__ real warp_sum(real value) {
+// Not inlined: p2m calls it for every term, and would take most of the time to compile the file.
+__device__ __noinline__ real warp_sum(real value) {
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) value += __shfl_xor_sync(FULL, value, d);
     return value;
