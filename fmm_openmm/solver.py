@@ -86,7 +86,9 @@ class CoulombSolver:
             and its memory suffices, else "cpu". A warning gives the reason; without an NVIDIA GPU
             it is only logged (``fmm_openmm``, level INFO).
         exclusions_periodic: exclude the nearest image of a pair instead of the image that the
-            positions give. No effect with an open boundary.
+            positions give. It is found as in OpenMM, by rounding along c, then b, then a, so that
+            it may be another one if no image is closer than half the smallest width of the cell.
+            No effect with an open boundary.
         positions: typical positions, shape (n, 3), nm. They are used only to estimate how much of
             the cell is empty, which makes droplets, slabs and single molecules much faster; without
             them the cell is assumed to be filled. In a nearly empty cell the boxes cover only the

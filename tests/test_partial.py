@@ -114,6 +114,16 @@ def test_exclusions_of_nearest_images(boundary):
         assert relative(result.forces, expected.forces) < 1e-7
 
 
+@pytest.mark.parametrize("boundary", PARTIAL)
+def test_exclusions_of_distant_pairs(boundary):
+    """The image that OpenMM's convention means is not always the nearest one."""
+    x, q = scattered()
+    pairs = np.arange(60).reshape(30, 2)
+    result = CoulombSolver(q, SKEWED, pairs, 1e-5, boundary, exclusions_periodic=True).compute(x)
+    expected = partial_ewald_sum(x, q, cell_of(boundary, SKEWED), pairs, True)
+    assert relative(result.forces, expected.forces) < 1e-5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("boundary", ["slab", "ac", "wire"])
 def test_points_sets_and_groups(boundary):

@@ -142,10 +142,10 @@ def check_shapes(positions, charges):
 
 
 def nearest_image(delta, cell):
-    """Lattice vectors (m, 3) that OpenMM subtracts from displacements to obtain their minimum
-    images: first c, then b, then a."""
+    """Numbers of cell vectors (m, k) that OpenMM subtracts from displacements to obtain their
+    minimum images: first c, then b, then a. The cell (k, k) is lower triangular."""
     shift, rest = np.zeros_like(delta), delta.copy()
-    for axis in (2, 1, 0):
+    for axis in reversed(range(len(cell))):
         shift[:, axis] = np.floor(rest[:, axis] / cell[axis, axis] + 0.5)
         rest -= shift[:, axis, None] * cell[axis]
     return shift

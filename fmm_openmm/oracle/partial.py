@@ -41,6 +41,7 @@ from fmm_openmm.oracle.ewald import (
     as_pairs,
     check_shapes,
     excluded_part,
+    nearest_image,
     real_space,
 )
 
@@ -67,7 +68,8 @@ def partial_ewald_sum(
         direction. The others are infinite.
     exclusions : (m, 2) integers, optional: pairs whose bare ``q_i q_j / r`` is subtracted. They may
         coincide.
-    exclusions_periodic : whether r of an excluded pair is the distance of its nearest image.
+    exclusions_periodic : whether r of an excluded pair is the distance of its minimum image, by
+        OpenMM's convention.
     accuracy : all sums are truncated where their terms have decayed to this fraction.
     alpha : splitting parameter, 1/nm. The result does not depend on it.
 
@@ -94,7 +96,8 @@ def partial_ewald_sum(
     delta = x[pairs[:, 1]] - x[pairs[:, 0]]
     image = wraps[pairs[:, 1]] - wraps[pairs[:, 0]]
     if exclusions_periodic:
-        shift = _nearest(delta, periodic)
+        axes, vectors = np.linalg.qr(periodic.T)
+        shift = nearest_image(delta @ axes, vectors.T)
         delta, image = delta - shift @ periodic, image - shift
 
     # along the other directions the cell ends beyond the cut-off
@@ -114,15 +117,6 @@ def partial_ewald_sum(
         fields += sums[1]
     potentials -= 2 * alpha / math.sqrt(math.pi) * q
     return EwaldResult.from_potentials(q, potentials, fields)
-
-
-def _nearest(delta, periodic):
-    """Numbers of vectors that take displacements (m, 3) to their nearest images."""
-    first = np.rint(delta @ np.linalg.pinv(periodic))
-    steps = np.stack(np.meshgrid(*[[-1, 0, 1]] * len(periodic)), -1).reshape(-1, len(periodic))
-    trials = first[:, None] + steps
-    distances = np.linalg.norm(delta[:, None] - trials @ periodic, axis=-1)
-    return trials[np.arange(len(delta)), distances.argmin(1)] if len(delta) else first
 
 
 def _slab(x, q, periodic, others, alpha, k_max):

@@ -257,7 +257,7 @@ def test_charges_that_come_close_after_forces_that_no_parameters_suit():
     with pytest.warns(UserWarning, match="is out of reach for forces as small as these"):
         forces_alone(context, force)
     assert force.getFMMParametersInContext(context)["precision"] == "single"
-    x[1] = x[0] + [6e-5, 0.0, 8e-5]
+    x[1] = x[0] + [2.4e-4, 0.0, 3.2e-4]
     context.setPositions(x)
     energy, forces = coulomb(context, force)
     assert force.getFMMParametersInContext(context)["precision"] == "double"
