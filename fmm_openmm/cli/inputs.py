@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.cli.readers import (
+    ALONE,
     CONSTRAINTS,
     LONGEST_CUTOFF,
     MISSING,
@@ -14,6 +16,7 @@ from fmm_openmm.cli.readers import (
     READERS,
     USED_BY,
     Molecules,
+    disable_long_range_corrections,
     parsed,
 )
 
@@ -193,6 +196,9 @@ def load(args) -> Molecules:
             f"--switch must lie between 0 and the cutoff, {cutoff:g} nm, got {args.switch}"
         )
     molecules = reader(found, args)
+    named = getattr(args, "boundary", None)
+    if reader in ALONE and named and Boundary.from_name(named).is_partial:
+        disable_long_range_corrections(molecules.system)
     if len(molecules.positions) != molecules.system.getNumParticles():
         raise ValueError(
             f"{' and '.join(args.files)} do not fit: {len(molecules.positions)} positions for "

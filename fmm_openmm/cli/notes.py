@@ -28,7 +28,10 @@ def look(args, molecules: readers.Molecules, terminal) -> dict:
     system = molecules.system
     forces = find_fmm(system) or [nonbonded_force(system)]
     boundary = boundary_of(args, forces[0])
-    notes = [_no_box(args)] if boundary.is_open else _box_notes(args, system, boundary)
+    if boundary.is_open:
+        notes = [] if getattr(args, "boundary", None) else [_no_box(args)]
+    else:
+        notes = _box_notes(args, system, boundary)
     if _is_uncharged(system):
         notes.append("all charges are zero: there is no Coulomb interaction")
     for note in notes:

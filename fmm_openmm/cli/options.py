@@ -43,7 +43,7 @@ def add_boundary_argument(parser) -> None:
         choices=tuple(NAMES),
         metavar="NAME",
         help="box vectors along which the charges have images: "
-        f"{', '.join(NAMES)} (default: those of the files)",
+        f"{', '.join(NAMES)} (default: those of the files); open leaves out the box of a structure",
     )
 
 

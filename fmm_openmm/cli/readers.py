@@ -60,13 +60,17 @@ def reading(*paths):
 
 def _box(args, own, boundary: Boundary | None = None, trajectory: Path | None = None):
     """Return the box vectors, nm, reduced: those of ``--box``, else those of the file (``own``),
-    else those of the first frame of a trajectory, else None.
+    else those of the first frame of a trajectory, else None, as with ``--boundary open``.
 
     Args:
         boundary: boundary of the System, where ``--boundary`` does not give another.
     """
     if named := getattr(args, "boundary", None):
         boundary = Boundary.from_name(named)
+    if named == "open":
+        if args.box is not None:
+            raise ValueError("--box has no meaning with --boundary open: leave one of them out")
+        own = trajectory = None
     if args.box is None:
         box = None if own is None else np.array(own.value_in_unit(unit.nanometer))
         if is_no_cell(box) and trajectory:
@@ -156,6 +160,15 @@ def _molecules(system, positions, topology, box) -> Molecules:
     return Molecules(system, np.array(positions, dtype=np.float64), topology)
 
 
+def disable_long_range_corrections(system: openmm.System) -> None:
+    """Disable the corrections of a cutoff for particles that fill the box."""
+    for force in system.getForces():
+        if isinstance(force, openmm.NonbondedForce):
+            force.setUseDispersionCorrection(False)
+        elif isinstance(force, openmm.CustomNonbondedForce):
+            force.setUseLongRangeCorrection(False)
+
+
 def _structure_file(path: Path):
     name = path.name.lower()
     reader = app.PDBFile if name.removesuffix(".gz").endswith((".pdb", ".ent")) else app.PDBxFile
@@ -202,8 +215,7 @@ def _read_structure(found, args):
     structure = _structure_file(found["structure"])
     own, trajectory = structure.topology.getPeriodicBoxVectors(), found.get("trajectory")
     box = _box(args, own, trajectory=trajectory)
-    if box is not None:
-        structure.topology.setPeriodicBoxVectors(box * unit.nanometer)
+    structure.topology.setPeriodicBoxVectors(None if box is None else box * unit.nanometer)
     with reading(*names):
         forcefield = app.ForceField(*names)
     modeller = app.Modeller(structure.topology, structure.positions)
@@ -386,7 +398,7 @@ def _read_charges(found, args):
     if box is not None:
         force.setCutoffDistance(_cutoff(args, box))
     if Boundary.from_name(charges.boundary).is_partial:
-        force.setUseDispersionCorrection(False)
+        disable_long_range_corrections(system)
         use_fmm(system, boundary=charges.boundary)
     return _molecules(system, charges.positions, _topology_of(system), box)
 

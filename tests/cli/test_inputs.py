@@ -1,5 +1,6 @@
 """Every kind of input, and the boundary that it has."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -144,9 +145,23 @@ def test_slabs(succeed, fail, tmp_path):
     assert succeed("convert", *argv, "-o", charges, "--json")["boundary"] == "slab"
     again = succeed("validate", charges, "--reference", "pme", "--tolerance", "1e-3", "--json")
     assert again["boundary"] == "slab" and again["passed"]
-    found = succeed("run", *argv, "--steps", "2", "--backend", "cpu", "--platform", "CPU", "--json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of corrections for particles that fill the box
+        found = succeed("run", *argv, "--steps", "2", "--platform", "CPU", "--json")
     assert found["boundary"] == "slab"
     assert "needs vacuum along box vector c" in fail("validate", *WATER, "--boundary", "slab")
+
+
+@pytest.mark.slow
+def test_free_space_without_the_box_of_the_files(succeed, fail, tmp_path):
+    argv = [*WATER, "--boundary", "open"]
+    out = tmp_path / "out.npz"
+    found = succeed("convert", *argv, "-o", str(out), "--json")
+    assert (found["boundary"], found["notes"], found["box_vectors"]) == ("free space", [], None)
+    assert succeed("validate", *argv, "--tolerance", "1e-3", "--json")["passed"]
+    assert "--box has no meaning with --boundary open" in fail(
+        "convert", *argv, "--box", "2", "2", "2", "-o", str(out)
+    )
 
 
 def test_box_with_angles(succeed, tmp_path):
