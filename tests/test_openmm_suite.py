@@ -42,8 +42,18 @@ def test_reading():
 
 
 @pytest.fixture
-def run(tmp_path, capfd):
-    """The command on a folder with this test file, and pytest's options."""
+def run(tmp_path, capfd, monkeypatch):
+    """The command on a folder with this test file, and pytest's options; pytest runs once for the
+    same ones."""
+    found, outcomes = {}, openmm_suite.outcomes
+
+    def kept(folder, options, convert):
+        key = (folder / "TestIt.py").read_text(), *options, convert
+        if key not in found:
+            found[key] = outcomes(folder, options, convert)
+        return found[key]
+
+    monkeypatch.setattr(openmm_suite, "outcomes", kept)
 
     def run(text, *options):
         (tmp_path / "pytest.ini").write_text("[pytest]\npython_files=Test*.py\n")
@@ -76,6 +86,6 @@ def test_a_name_that_does_not_fail_and_a_run_without_conversions_are_errors(run,
     assert run(TESTS, "-k", "kept or convertible")[0] == 0
     assert run(TESTS, "-k", "no_system")[0] == 1
     monkeypatch.setitem(openmm_suite.BY_DESIGN, "TestIt.test_kept", "nothing")
-    status, printed = run(TESTS)
+    status, printed = run(TESTS, "-k", "kept or convertible")
     assert status == 1
     assert "TestIt.test_kept: passes, but BY_DESIGN names it" in printed

@@ -62,6 +62,7 @@ def test_a_users_script(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "mypy.ini").write_text(
         "[mypy]\nfollow_imports = silent\n[mypy-openmm.*]\nignore_missing_imports = True\n"
+        "[mypy-matplotlib.*,numba.*,rich.*]\nfollow_imports = skip\n"  # half of the time
     )
     package = Path(fmm_openmm.__file__).parent
     assert (package / "py.typed").exists()
