@@ -56,7 +56,7 @@ def test_solver_with_given_parameters(bench):
     (shown,), result = bench(
         "solver",
         "--sizes",
-        "2.6",
+        str(EDGE),
         "--tolerance",
         "0.1",
         "--smoothing",
