@@ -1,6 +1,6 @@
 """``FMMCalculator``: Coulomb energies, forces and stresses as a calculator of ASE."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from fmm_openmm.backends import BACKENDS
 from fmm_openmm.checks import check_charges, check_choice
 from fmm_openmm.convert.packages import NM_PER_ANGSTROM, require
 from fmm_openmm.options import lists_options, suggests_keywords
-from fmm_openmm.oriented import OrientedSolver
+from fmm_openmm.oriented import OrientedSolver, neutralization_in_nm
 from fmm_openmm.planning.request import Request, RequestKeywords
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -56,13 +56,17 @@ class FMMCalculator(Calculator):
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
         exclusions: pairs of atoms that do not interact, at their nearest image, shape (m, 2).
         precision, backend: as in :class:`fmm_openmm.CoulombSolver`.
+        neutralization: what carries the opposite of the net charge of atoms that are periodic
+            along one or two vectors, as in :class:`fmm_openmm.CoulombSolver`, in A. Heights are
+            along the normal, upwards as x, y or z is, if the vector a, b or c has no images. For
+            the stress a strain moves sheets, lines and cylinders with the atoms.
         options: explicit parameters, see :class:`FMMParameters`.
 
     Raises:
         ValueError, TypeError: an argument is invalid; or, in a calculation, the atoms have no
             charges, their number differs from that of the charges, or the cell has no volume.
         UnsupportedError: in a calculation, the atoms are periodic along one or two vectors and have
-            a net charge.
+            a net charge that nothing neutralises; or ``neutralization`` does not fit ``atoms.pbc``.
         PropertyNotImplementedError: the stress of atoms whose cell has no volume was requested.
 
     Example:
@@ -83,6 +87,7 @@ class FMMCalculator(Calculator):
         exclusions: "ArrayLike | Sequence" = (),
         precision: str = "auto",
         backend: str = "auto",
+        neutralization: "ArrayLike | None" = None,
         **options: "Unpack[RequestKeywords]",
     ):
         super().__init__()
@@ -90,10 +95,11 @@ class FMMCalculator(Calculator):
         check_choice(backend, BACKENDS, "backend")
         self._charges = None if charges is None else check_charges(charges)
         self._exclusions = exclusions
-        self._options = {
+        self._options: dict[str, Any] = {
             "tolerance": tolerance,
             "precision": precision,
             "backend": backend,
+            "neutralization": neutralization_in_nm(neutralization, NM_PER_ANGSTROM),
             **options,
         }
         self._solver: OrientedSolver | None = None

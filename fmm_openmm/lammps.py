@@ -22,12 +22,20 @@ from fmm_openmm.distributed import DistributedSolver
 from fmm_openmm.distributed.communication import agree, shared_fate
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.options import lists_options, suggests_keywords
-from fmm_openmm.oriented import BOUNDARIES, OrientedSolver, oriented_box, rotated
+from fmm_openmm.oriented import (
+    BOUNDARIES,
+    OrientedNeutralization,
+    OrientedSolver,
+    neutralization_in_nm,
+    oriented_box,
+    rotated,
+)
 from fmm_openmm.planning.request import Request, RequestKeywords
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.units import BOHR, COULOMB_CONSTANT
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
 UNITS = {"real": 0.1, "metal": 0.1, "electron": BOHR, "nano": 1.0}
@@ -77,6 +85,7 @@ def attach(
     precision: str = "auto",
     backend: str = "auto",
     fix_id: str = "fmm",
+    neutralization: "ArrayLike | None" = None,
     **options: "Unpack[RequestKeywords]",
 ) -> None:
     r"""Add the Coulomb interaction of all charges to a LAMMPS simulation.
@@ -99,6 +108,9 @@ def attach(
             LAMMPS' accuracy is relative to the force between two charges at 1 A.
         precision, backend: as in :class:`fmm_openmm.CoulombSolver`.
         fix_id: ID of the fix.
+        neutralization: what carries the opposite of the net charge of a box that is periodic along
+            one or two vectors, as in :class:`fmm_openmm.ase.FMMCalculator`, in LAMMPS' unit of
+            length.
         options: explicit parameters, see :class:`FMMParameters`.
 
     Raises:
@@ -119,6 +131,8 @@ def attach(
     comm = _communicator(lmp, settings)
     _check_supported(lmp, comm)
     _check_fixes(lmp, comm, fix_id)
+    lengths = UNITS[lmp.extract_global("units")]
+    settings["neutralization"] = neutralization_in_nm(neutralization, lengths)
     coupling = _Coupling(lmp, comm, fix_id, settings)
     coupling.check_particles()
     lmp.command(f"fix {fix_id} all external pf/callback 1 1")
@@ -260,24 +274,29 @@ class _SharedSolver:
 
     def __init__(self, comm, particles: _Particles, periodic: list[bool], settings: dict):
         options = settings | ({"backend": "cpu"} if settings["backend"] == "auto" else {})
+        self._neutralization = OrientedNeutralization(options.pop("neutralization"), periodic)
+        self._charges, self._ids = particles.charges, particles.tags
 
-        def make(box):
+        def make(box, option):
             return DistributedSolver(
                 comm,
-                particles.charges,
+                self._charges,
                 box,
                 particles.excluded,
                 boundary=BOUNDARIES[sum(periodic)],
                 exclusions_periodic=True,
-                ids=particles.tags,
+                ids=self._ids,
+                neutralization=option,
                 **options,
             )
 
         self._make, self._periodic = make, periodic
+        self._option: list | None = None
         self._solver: Any = None  # until there is a cell
 
     def set_charges(self, charges: np.ndarray, ids: np.ndarray) -> None:
         """Replace the charges of the particles that this rank has now."""
+        self._charges, self._ids = charges, ids
         self._solver.set_charges(charges, ids=ids)
 
     def compute(
@@ -285,8 +304,9 @@ class _SharedSolver:
     ) -> CoulombResult:
         """The result for the particles that this rank has now."""
         box, rotation = oriented_box(cell, self._periodic)
-        if self._solver is None:
-            self._solver = self._make(box)
+        option = self._neutralization.option(rotation)
+        if self._solver is None or option is not self._option:
+            self._option, self._solver = option, self._make(box, option)
         x = positions if rotation is None else positions @ rotation
         result = self._solver.compute(x, box, ids=ids, virial=virial)
         return result if rotation is None else rotated(result, rotation.T)
@@ -317,6 +337,7 @@ class _Coupling:
         tags = lmp.numpy.extract_atom("id")
         if tags is None or (tags[:number] < 1).any() or len(np.unique(tags[:number])) != number:
             raise ValueError("`lmp` must have IDs of atoms: atom_modify id yes")
+        OrientedNeutralization(self._settings["neutralization"], lmp.extract_box()[5])
 
         for fix, callback in lmp.callback.items():
             known = isinstance(callback["caller"], _Coupling) and lmp.has_id("fix", fix)

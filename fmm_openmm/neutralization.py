@@ -145,7 +145,7 @@ class Sheets(Neutralization):
         checked = check_numbers(heights, "nanometer", "neutralization")
         if checked.ndim != 1 or not len(checked) or not np.isfinite(checked).all():
             raise ValueError(
-                "`neutralization` must be the heights of one or more sheets, shape (k,), nm, "
+                "`neutralization` must be the heights of one or more sheets, shape (k,), "
                 f"got {heights!r}"
             )
         return cls(checked)
@@ -204,8 +204,8 @@ class Cylinders(Neutralization):
             or (checked[:, 3:] < 0).any()
         ):
             raise ValueError(
-                "`neutralization` of a wire must be points on lines, shape (k, 3), nm, or points "
-                f"on the axes of cylinders and their radii, shape (k, 4), nm, got {rows!r}"
+                "`neutralization` of a wire must be points on lines, shape (k, 3), or points on "
+                f"the axes of cylinders and their radii, shape (k, 4), got {rows!r}"
             )
         return cls(checked[:, :3], np.resize(checked[:, 3:], len(checked)), boundary)
 

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fmm_openmm.boundary import SAME_PLACE, Boundary
 from fmm_openmm.checks import check_charges, check_numbers, check_positions
 from fmm_openmm.convert.orientation import orient_cell, periodic_first
+from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.neutralization import Cylinders, Neutralization
 from fmm_openmm.results import CoulombResult
 from fmm_openmm.solver import CoulombSolver
 
@@ -31,6 +34,7 @@ class OrientedSolver:
         charges: shape (n,), e.
         exclusions: excluded pairs, shape (m, 2).
         periodic: along which vectors of the cell there are periodic images.
+        neutralization: see :class:`OrientedNeutralization`.
         options: keyword arguments of :class:`fmm_openmm.CoulombSolver`.
 
     Raises:
@@ -43,11 +47,14 @@ class OrientedSolver:
         charges: "ArrayLike",
         exclusions: "ArrayLike | None" = None,
         periodic: Sequence[bool] = (True, True, True),
+        neutralization: "ArrayLike | None" = None,
         **options,
     ):
         self._charges, self._exclusions = check_charges(charges), exclusions
         self._periodic = np.array(periodic, bool)
         self._boundary, self._options = BOUNDARIES[self._periodic.sum()], options
+        self._neutralization = OrientedNeutralization(neutralization, self._periodic)
+        self._option: list | None = None
         self._solver: CoulombSolver | None = None
 
     @property
@@ -75,12 +82,15 @@ class OrientedSolver:
 
         Raises:
             ValueError: wrong shapes, values that are not finite, or a cell that spans no volume.
+            UnsupportedError: see :meth:`OrientedNeutralization.option`.
         """
         x = check_positions(positions, len(self._charges))
         box, rotation = oriented_box(cell, self._periodic)
         if rotation is not None:
             x = x @ rotation
-        if self._solver is None:
+        option = self._neutralization.option(rotation)
+        if self._solver is None or option is not self._option:
+            self._option = option
             self._solver = CoulombSolver(
                 self._charges,
                 box,
@@ -88,10 +98,66 @@ class OrientedSolver:
                 boundary=self._boundary,
                 exclusions_periodic=True,
                 positions=x,
+                neutralization=option,
                 **self._options,
             )
         result = self._solver.compute(x, box, virial=virial)
         return result if rotation is None else rotated(result, rotation.T)
+
+
+class OrientedNeutralization:
+    """What neutralises a slab or wire in a cell of any orientation.
+
+    Args:
+        option: heights of sheets, shape (k,), nm, along the normal of a slab whose component is
+            positive along x, y or z if the first, second or third vector has no images; or points
+            on lines, shape (k, 3), nm, or points on the axes of cylinders and their radii, shape
+            (k, 4), nm. None for nothing.
+        periodic: along which vectors of the cell there are images.
+
+    Raises:
+        ValueError, UnsupportedError: see :meth:`Neutralization.from_option`.
+    """
+
+    def __init__(self, option: "ArrayLike | None", periodic: Sequence[bool] | np.ndarray):
+        boundary = Boundary.from_name(BOUNDARIES[sum(periodic)])
+        self._term = Neutralization.from_option(option, boundary)
+        self._axis = int(np.argmin(periodic))
+        self._last: list | None = None
+
+    def option(self, rotation: np.ndarray | None) -> list | None:
+        """The option of the solver, the same object as in the last call unless a wire with lines
+        or cylinders has turned.
+
+        Args:
+            rotation: as of :func:`oriented_box`.
+
+        Raises:
+            UnsupportedError: the normal of a slab has no component along the axis that tells its
+                direction.
+        """
+        term = self._term
+        if term is None:
+            return None
+        axes = np.eye(3) if rotation is None else rotation
+        if isinstance(term, Cylinders):
+            term = term.turned(axes)
+        elif abs(axes[self._axis, 2]) < SAME_PLACE:
+            raise UnsupportedError(
+                f"`neutralization` needs a slab whose normal is not perpendicular to "
+                f"{'xyz'[self._axis]}, the direction in which heights are measured, got the "
+                f"normal {axes[:, 2].tolist()}: turn cell and positions"
+            )
+        if self._last is None or not np.allclose(self._last, term.option, 0.0, SAME_PLACE):
+            self._last = term.option
+        return self._last
+
+
+def neutralization_in_nm(option: "ArrayLike | None", length: float) -> np.ndarray | None:
+    """The option ``neutralization``, numbers in a unit of length, nm, that other codes have."""
+    if option is None:
+        return None
+    return length * check_numbers(option, "dimensionless", "neutralization")
 
 
 def oriented_box(

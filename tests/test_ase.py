@@ -202,6 +202,55 @@ def test_some_directions():
     assert relative(atoms.get_forces(), forces) < 1e-7
 
 
+@pytest.mark.parametrize("left_handed", [False, True])
+def test_a_charged_slab_between_sheets(left_handed):
+    """Atoms that are periodic along b and c; heights along the normal towards x."""
+    atoms = salt(left_handed=left_handed)
+    charges = atoms.get_initial_charges() + 0.1
+    atoms.pbc = (False, True, True)
+    atoms.calc = FMMCalculator(charges, tolerance=1e-8, neutralization=[-12.0, 15.0])
+    forces, energy = atoms.get_forces(), atoms.get_potential_energy()
+    _, b, c = atoms.cell.array / 10
+    normal = np.cross(b, c) * (-1 if left_handed else 1)
+    assert normal[0] > 0
+    u, v = b / np.linalg.norm(b), normal / np.linalg.norm(normal)
+    axes = np.stack([u, np.cross(v, u), v], 1)
+    box = np.array([b @ axes, c @ axes * np.sign(c @ axes[:, 1]), [0.0, 0.0, 1.0]])
+    box[1] -= np.rint(box[1, 0] / box[0, 0]) * box[0]
+    box[abs(box) < 1e-12] = 0.0
+    solver = fmm.CoulombSolver(
+        charges, box, None, 1e-8, "slab", neutralization=[-1.2, 1.5], backend="cpu"
+    )
+    expected = solver.compute(atoms.positions @ axes / 10)
+    to_ev = KE / 10 / COULOMB_CONSTANT
+    assert energy == pytest.approx(to_ev * expected.energy, rel=1e-8)
+    assert relative(forces @ axes, to_ev / 10 * expected.forces) < 1e-7
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_charged_wire_that_turns_within_cylinders(axis):
+    """Against the solver of a wire, whatever direction it has."""
+    vectors = np.array([[1.0, 0.1, 0.2], [0.3, 1.0, 0.2], [-0.2, 0.1, 1.0]])
+    tubes = [[1.0, 2.0, -3.0, 20.0], [0.0, 1.0, 4.0, 0.0]]
+    atoms = salt()
+    atoms.pbc = np.arange(3) == axis
+    charges = atoms.get_initial_charges() + 0.1
+    atoms.calc = FMMCalculator(charges, tolerance=1e-8, neutralization=tubes)
+    to_ev = KE / 10 / COULOMB_CONSTANT
+    for tilt in (0.0, 1e-3, 0.2):
+        atoms.cell[axis] = 6.0 * vectors[axis] + tilt
+        expected = fmm.CoulombSolver(
+            charges,
+            np.diag([1.0, 1.0, 0.0]) + np.outer([0, 0, 1], atoms.cell[axis] / 10),
+            None,
+            1e-8,
+            "wire",
+            neutralization=np.array(tubes) / 10,
+        ).compute(atoms.positions / 10)
+        assert relative(atoms.get_forces(), to_ev / 10 * expected.forces) < 1e-7
+        assert atoms.get_potential_energy() == pytest.approx(to_ev * expected.energy, rel=1e-8)
+
+
 def test_parameters_are_those_at_creation():
     """ASE's own ``set`` would keep new ones and go on with the old."""
     with pytest.raises(TypeError, match=r"`set` cannot change charges, tolerance: make another"):
@@ -220,6 +269,16 @@ def test_what_is_refused():
     atoms.set_cell([[1, 0, 0], [1, 0, 0], [0, 0, 1]])
     with pytest.raises(ValueError, match="`cell` must be finite and span a volume"):
         atoms.get_potential_energy()
+    atoms = salt()
+    atoms.calc = FMMCalculator(neutralization=[1.0])
+    with pytest.raises(fmm.UnsupportedError, match="`neutralization` needs `boundary='slab'`"):
+        atoms.get_potential_energy()
+    atoms.pbc = (True, True, False)
+    atoms.set_cell([[0, 6, 0], [0, 0, 6], [6, 0, 0]])
+    with pytest.raises(fmm.UnsupportedError, match="whose normal is not perpendicular to z"):
+        atoms.get_potential_energy()
+    with pytest.raises(ValueError, match="`neutralization` must be an array of real numbers"):
+        FMMCalculator(neutralization="walls")
     with pytest.raises(ValueError, match="`tolerance` must lie between"):
         FMMCalculator(tolerance=2.0)
     with pytest.raises(ValueError, match="`backend` must be one of"):

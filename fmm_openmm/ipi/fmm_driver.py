@@ -10,7 +10,7 @@ from fmm_openmm.checks import check_charges, check_choice
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.convert.packages import require
 from fmm_openmm.options import lists_options, suggests_keywords
-from fmm_openmm.oriented import OrientedSolver
+from fmm_openmm.oriented import OrientedSolver, neutralization_in_nm
 from fmm_openmm.planning.request import Request, RequestKeywords
 from fmm_openmm.units import BOHR, HARTREE
 
@@ -19,6 +19,7 @@ require("ipi", "ipi")
 from ipi.pes.dummy import Dummy_driver  # noqa: E402
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
 __DRIVER_NAME__ = "fmm"
@@ -42,6 +43,8 @@ class FMMDriver(Dummy_driver):
         boundary: as in :class:`fmm_openmm.CoulombSolver`; None for that of the ``.npz`` file, or
             "periodic" for text. The cell of i-PI has no meaning with an open boundary.
         precision, backend: as in :class:`fmm_openmm.CoulombSolver`.
+        neutralization: as in :class:`fmm_openmm.ase.FMMCalculator`, in bohr; or as text, whose
+            numbers spaces separate and whose lines or cylinders ``;`` separates.
         verbose: as in every driver of i-PI.
         options: explicit parameters, see :class:`FMMParameters`.
 
@@ -59,6 +62,7 @@ class FMMDriver(Dummy_driver):
         precision: str = "auto",
         backend: str = "auto",
         verbose: bool = False,
+        neutralization: "ArrayLike | str | None" = None,
         **options: "Unpack[RequestKeywords]",
     ):
         Request(tolerance, precision=precision, **options)  # refuses invalid values
@@ -73,6 +77,7 @@ class FMMDriver(Dummy_driver):
             tolerance=tolerance,
             precision=precision,
             backend=backend,
+            neutralization=neutralization_in_nm(_as_rows(neutralization), BOHR),
             **options,
         )
         super().__init__(verbose)
@@ -94,6 +99,22 @@ class FMMDriver(Dummy_driver):
         result = self._solver.compute(BOHR * np.asarray(pos), rows, virial=True)
         virial = np.asarray(result.virial) / HARTREE
         return result.energy / HARTREE, result.forces * (BOHR / HARTREE), virial, ""
+
+
+def _as_rows(option: "ArrayLike | str | None") -> "ArrayLike | None":
+    """The option ``neutralization``, as i-PI reads it from ``-o``: one number is a number."""
+    if isinstance(option, (int, float)):
+        return [option]
+    if not isinstance(option, str):
+        return option
+    try:
+        rows = [[float(number) for number in row.split()] for row in option.split(";")]
+    except ValueError:
+        raise ValueError(
+            "`neutralization` must be numbers separated by spaces, with `;` between lines or "
+            f"cylinders, got {option!r}"
+        ) from None
+    return rows if ";" in option else rows[0]
 
 
 def _read_charges(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray | None, str]:

@@ -241,11 +241,36 @@ def test_files_of_charges(tmp_path):
         FMMDriver(str(tmp_path / "none.txt"))
 
 
+@pytest.mark.parametrize(
+    ("boundary", "text"),
+    [("slab", "-9 12.5"), ("slab", 12.5), ("c", "1 1 0 25; 0.5 1 0 2"), ("c", "1 1 0 25")],
+)
+def test_a_net_charge_that_is_neutralised(tmp_path, boundary, text):
+    """With the option as i-PI reads it from ``-o``."""
+    np.savetxt(tmp_path / "ions.txt", [1.0, 1.0, -0.5])
+    x = np.array([[0.0, 0, 0], [2.0, 0, 1.0], [0, 3.0, 0]])
+    options = {"boundary": boundary, "tolerance": 1e-8, "backend": "cpu"}
+    driver = FMMDriver(str(tmp_path / "ions.txt"), neutralization=text, **options)
+    energy, forces, _, _ = driver(10 * np.eye(3), x)
+    values = np.atleast_1d([row.split() for row in str(text).split(";")]).astype(float)
+    values = BOHR * (values[0] if boundary == "slab" else values)
+    solver = fmm.CoulombSolver(
+        [1.0, 1.0, -0.5], 10 * BOHR * np.eye(3), neutralization=values, **options
+    )
+    expected = solver.compute(BOHR * x)
+    assert energy == pytest.approx(expected.energy / HARTREE, rel=1e-8)
+    np.testing.assert_allclose(forces, expected.forces * BOHR / HARTREE, atol=1e-8)
+
+
 def test_what_is_refused(charges):
     with pytest.raises(ValueError, match="`tolerance` must lie between"):
         FMMDriver(str(charges), tolerance=3.0)
     with pytest.raises(ValueError, match="`boundary` must be one of"):
         FMMDriver(str(charges), boundary="box")
+    with pytest.raises(ValueError, match="`neutralization` must be numbers separated by spaces"):
+        FMMDriver(str(charges), boundary="slab", neutralization="-40:60")
+    with pytest.raises(fmm.UnsupportedError, match="`neutralization` needs `boundary='slab'`"):
+        FMMDriver(str(charges), neutralization="-40 60")
     with pytest.raises(TypeError, match="did you mean `tolerance`"):
         FMMDriver(str(charges), tolerence=1e-4)
     with pytest.raises(ValueError, match="with n = 64"):

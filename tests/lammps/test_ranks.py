@@ -21,8 +21,8 @@ def results(ranks, case, path, *kernels):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["periodic", "slab"])
-def test_ranks_find_what_one_rank_finds(case, tmp_path):
+@pytest.mark.parametrize(("case", "solvers"), [("periodic", 2), ("slab", 2), ("wire", 3)])
+def test_ranks_find_what_one_rank_finds(case, solvers, tmp_path):
     """Also after atoms have changed their ranks, or their charges, which needs no new solver."""
     alone, _ = results(1, case, tmp_path / "alone.npz")
     for ranks in (2, 3):
@@ -30,7 +30,7 @@ def test_ranks_find_what_one_rank_finds(case, tmp_path):
         for name in ("energies", "pressures", "rows"):
             difference = np.abs(found[name] - alone[name]).max()
             assert difference < 1e-9 * np.abs(alone[name]).max(), (name, ranks)
-        assert found["solvers"] == 2
+        assert found["solvers"] == solvers
 
 
 @pytest.mark.slow
