@@ -11,6 +11,7 @@ import argparse
 import logging
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager
 
 import openmm
@@ -25,7 +26,7 @@ from fmm_openmm.cli.parser import (
     add_common_arguments,
     join_json,
 )
-from fmm_openmm.cli.terminal import Terminal, one_line
+from fmm_openmm.cli.terminal import Terminal, named_as_options, one_line
 
 COMMANDS = {
     "info": info,
@@ -85,16 +86,21 @@ def parse(argv: list[str]) -> argparse.Namespace:
 class _StderrHandler(logging.Handler):
     """Writes the log records of the package to stderr, one line each."""
 
+    def __init__(self, line: Callable[[object], str]):
+        super().__init__()
+        self._line = line
+
     def emit(self, record):
-        sys.stderr.write(f"fmm-openmm: {one_line(record.getMessage())}\n")
+        sys.stderr.write(self._line(record.getMessage()))
 
 
 @contextmanager
-def _messages_on_stderr():
-    """Write warnings and log records from level INFO on to stderr, one line each, within a ``with``
-    block."""
-    log, handler = logging.getLogger("fmm_openmm"), _StderrHandler()
-    usual, warnings.formatwarning = warnings.formatwarning, _one_line_warning
+def _messages_on_stderr(line: Callable[[object], str]):
+    """Write warnings and log records from level INFO on to stderr within a ``with`` block, as the
+    lines that ``line`` makes of them."""
+    log, handler = logging.getLogger("fmm_openmm"), _StderrHandler(line)
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: line(message)
     level = log.level
     log.addHandler(handler)
     log.setLevel(min(level or logging.INFO, logging.INFO))
@@ -106,10 +112,6 @@ def _messages_on_stderr():
         warnings.formatwarning = usual
 
 
-def _one_line_warning(message, *_, **__) -> str:
-    return f"fmm-openmm: {one_line(message)}\n"
-
-
 def main(argv=None) -> int:
     """Run one command; returns the exit code.
 
@@ -118,11 +120,17 @@ def main(argv=None) -> int:
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     debug = "--debug" in argv
+    options: dict = {}
+
+    def line(message) -> str:
+        return f"fmm-openmm: {named_as_options(one_line(message), options)}\n"
+
     try:
         args = parse(argv)
+        options.update(vars(args))
         check_outputs(args)
         terminal = Terminal(args.json, not args.no_progress)
-        with _messages_on_stderr():
+        with _messages_on_stderr(line):
             outcome = COMMANDS[args.command].run(args, terminal)
         terminal.write_json(outcome.result)
     except SystemExit as request:  # --help and --version
@@ -132,7 +140,7 @@ def main(argv=None) -> int:
     except EXPECTED as error:
         if debug:
             raise
-        sys.stderr.write(f"fmm-openmm: {one_line(error)}\n")
+        sys.stderr.write(line(error))
         return 2
     if outcome.interrupted:
         return 130

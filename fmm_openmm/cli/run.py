@@ -114,6 +114,12 @@ def add_arguments(parser) -> None:
     )
     add_plot_argument(group)
     add_fmm_arguments(parser)
+    parser.add_argument(
+        "--allow-reaction-field",
+        action="store_true",
+        help="replace the reaction field of a System with CutoffPeriodic or CutoffNonPeriodic by "
+        "the full Coulomb interaction",
+    )
 
 
 def run(args, terminal) -> Outcome:
@@ -134,7 +140,7 @@ def run(args, terminal) -> Outcome:
                 "have: run openmm.DrudeLangevinIntegrator in a script, after fmm.use_fmm(system)"
             )
         replaced = without_baths(molecules.system)
-        force = converted(molecules.system, fmm_options(args))
+        force = converted(molecules.system, fmm_options(args), args.allow_reaction_field)
         if args.pressure_log:
             separate(force, molecules.system)
         noted = notes.look(args, molecules, terminal)
@@ -172,9 +178,10 @@ def run(args, terminal) -> Outcome:
     return Outcome(result, interrupted=interrupt.came)
 
 
-def converted(system: openmm.System, options: dict) -> FMMForce:
+def converted(system: openmm.System, options: dict, allow_reaction_field: bool) -> FMMForce:
     """Return the FMMForce of the System; if there is none, or if options are given, convert the
-    System. Without a boundary or term among them it keeps its own."""
+    System. Without a boundary or term among them it keeps its own; and a reaction field that it has
+    replaced once it replaces again."""
     forces = find_fmm(system)
     if forces and not options:
         return forces[0]
@@ -183,7 +190,8 @@ def converted(system: openmm.System, options: dict) -> FMMForce:
         kept = {"boundary": definition.boundary.name, **definition.options.of_term}
         options = {**kept, **options}
         restore_pme(system)
-    return use_fmm(system, **options)
+        allow_reaction_field = True
+    return use_fmm(system, allow_reaction_field=allow_reaction_field, **options)
 
 
 def separate(force: FMMForce, system: openmm.System) -> None:

@@ -3,7 +3,9 @@
 import importlib
 import json
 import math
+import re
 import sys
+from collections.abc import Container
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -168,6 +170,28 @@ def one_line(error: BaseException) -> str:
         reason = error.strerror or "no such file"
         return f"{reason.lower().removesuffix(' or directory')}: {error.filename}"
     return text
+
+
+def named_as_options(text: str, names: Container[str]) -> str:
+    """Return a text in which arguments of Python, as in `` `precision='double'` ``, are written as
+    options of the command line.
+
+    Args:
+        names: the arguments that the command has options for.
+
+    Example:
+        >>> named_as_options("`levels` needs `precision='double'` and `charges`", ["precision"])
+        '`levels` needs --precision double and `charges`'
+    """
+
+    def option(argument: re.Match) -> str:
+        name, value = argument[1], argument[2]
+        if name not in names:
+            return argument[0]
+        words = [f"--{name.replace('_', '-')}", *([] if value in (None, "True") else [value])]
+        return " ".join(words).replace("'", "")
+
+    return re.sub(r"`(\w+)(?:=([^`[]*))?`", option, text)
 
 
 def add_plot_argument(parser) -> None:

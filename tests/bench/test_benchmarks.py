@@ -236,7 +236,7 @@ def test_json_alone(capsys):
         ),
         (["solver", "--sizes", "1"], "a size is an edge of at least 2 nm"),
         (["solver", "--sizes", "3:0x1x1"], "a size is an edge of at least 2 nm"),
-        (["solver", "--tolerance", "2"], "`tolerance` must lie between 1e-10 and 0.1, got 2"),
+        (["solver", "--tolerance", "2"], "--tolerance must lie between 1e-10 and 0.1, got 2"),
         (["solver", "--smoothing", "0.5"], "`smoothing` must lie between 0 and 0.2, got 0.5"),
         (["solver", "--cells", "sphere"], "invalid choice: 'sphere'"),
         (["md", "--platform", "Abacus"], "--platform must be one of"),
@@ -289,7 +289,7 @@ def test_json_alone(capsys):
         ),
         (
             ["md", "--platform", "CPU", "--timestep", "2"],
-            "`timestep` must lie between 0.0001 and 0.01, got 2",
+            "--timestep must lie between 0.0001 and 0.01, got 2",
         ),
         (["nve", "--time", "0"], "--time must lie between 0.05 and 1e5 (ps), got 0"),
         (["scaling", "--max-atoms", "1e4"], "--max-atoms must be at least 10002, got 10000"),

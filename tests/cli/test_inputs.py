@@ -241,7 +241,7 @@ def test_a_system_without_box_is_in_empty_space(cell, succeed, fail, folder, tmp
         True,
         None,
     )
-    assert "`reference` must be 'direct' or 'nocutoff'" in fail(
+    assert "--reference must be 'direct' or 'nocutoff'" in fail(
         "validate", *argv, "--reference", "pme"
     )
     assert "--cutoff has no meaning in free space" in fail(

@@ -7,7 +7,9 @@ import openmm
 import pytest
 from openmm import app, unit
 
+import fmm_openmm as fmm
 from fmm_openmm.cli import run, terminal
+from fmm_openmm.convert.openmm_system import nonbonded_force
 from tests.cli.inputs import WATER, state_of_water
 from tests.convert.small_water import BOX, small_water
 
@@ -58,7 +60,7 @@ def test_levels_and_the_bridge(succeed, fail):
     )
     used = succeed(*argv, "--levels", "1", "--bridge", "host", "--json")["fmm"]
     assert (used["levels"], used["bridge"]) == (1, "host")
-    assert "`bridge` must be one of 'auto', 'host', 'native', got 'rope'" in fail(
+    assert "--bridge must be one of 'auto', 'host', 'native', got 'rope'" in fail(
         *argv, "--bridge", "rope"
     )
 
@@ -164,6 +166,21 @@ def test_run_replaces_barostats_and_thermostats(succeed):
 )
 def test_run_refuses(argv, message, fail):
     assert message in fail("run", *WATER, *argv)
+
+
+@pytest.mark.slow
+def test_a_reaction_field_is_replaced_on_request(succeed, fail, folder):
+    """And again, where options replace those of a System that was converted so."""
+    system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
+    nonbonded_force(system).setNonbondedMethod(openmm.NonbondedForce.CutoffPeriodic)
+    (folder / "cutoff.xml").write_text(openmm.XmlSerializer.serialize(system))
+    fmm.use_fmm(system, allow_reaction_field=True)
+    (folder / "replaced.xml").write_text(openmm.XmlSerializer.serialize(system))
+    argv = ("water.pdb", "--steps", "2", "--interval", "2", "--timestep", "0.0001")
+    refused = fail("run", "cutoff.xml", *argv)
+    assert "or give --allow-reaction-field to replace the reaction field" in refused
+    for given in (["cutoff.xml", "--allow-reaction-field"], ["replaced.xml"]):
+        assert succeed("run", *given, *argv, "--order", "9", "--json")["fmm"]["order"] == 9
 
 
 def test_run_refuses_drude_particles(fail, folder):

@@ -128,7 +128,7 @@ def test_outputs_that_may_not_be_written(fail, monkeypatch):
         (["run", *WATER, "--platform", "Abacus"], "--platform must be one of Reference, CPU"),
         (
             ["run", *WATER, "--tolerance", "0"],
-            "`tolerance` must lie between 1e-10 and 0.1, got 0.0",
+            "--tolerance must lie between 1e-10 and 0.1, got 0.0",
         ),
         (["run", *WATER, "--backend", "gpu"], "invalid choice: 'gpu'"),
         (["run", *WATER, "--plot", "out.doc"], "--plot must name a file ending in"),
@@ -136,7 +136,11 @@ def test_outputs_that_may_not_be_written(fail, monkeypatch):
             ["validate", *WATER, "--pme-tolerance", "0"],
             "--pme-tolerance must lie between 0 and 1, got 0.0",
         ),
-        (["validate", *WATER, "--grid", "0", "4", "4"], "`grid` must be"),
+        (
+            ["validate", *WATER, "--tolerance", "1e-9", "--precision", "single"],
+            "in single precision, got 1e-09: ask for --precision double",
+        ),
+        (["validate", *WATER, "--grid", "0", "4", "4"], "--grid must be"),
         (["run", "--steps", "5"], "the following arguments are required: FILE"),
         (["check", "water.pdb"], "check takes no FILE, got water.pdb"),
         (["bench", "nve", "water.pdb"], "unrecognized arguments: water.pdb"),

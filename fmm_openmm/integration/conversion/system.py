@@ -206,8 +206,8 @@ def _check_nonbonded(
         full = "PME" if force.usesPeriodicBoundaryConditions() else "NoCutoff"
         raise UnsupportedError(
             f"{name} uses {METHODS[method]}, whose reaction field is a different physical model "
-            f"from the full Coulomb interaction: set its method to {full}, or pass "
-            "allow_reaction_field=True to replace the reaction field"
+            f"from the full Coulomb interaction: set its method to {full}, or give "
+            "`allow_reaction_field=True` to replace the reaction field"
         )
     if not force.getIncludeDirectSpace():
         raise UnsupportedError(
