@@ -154,17 +154,19 @@ def _add_reciprocal(
         inside = (g * g).sum(-1) <= cut * cut
         used = np.ix_(inside.any(1), inside.any(0))
         g, inside = g[used], inside[used]
-        values = np.zeros((len(factor), *inside.shape))
+        values = np.zeros(())
         for share, gradient in strains:
-            strained = g[inside] @ np.linalg.inv(gradient).T
-            g2 = (strained**2).sum(1)
+            strained = g @ np.linalg.inv(gradient).T
+            g2 = (strained**2).sum(-1)
             with np.errstate(divide="ignore"):
-                gauss = np.where(g2 > 0.0, 4 * np.pi * np.exp(-g2 / (4 * alpha**2)) / g2, 0.0)
-            gauss *= share * lattice.background
-            values[:, inside] += factor[:, None] * regular(strained, top) * gauss
+                gauss = 4 * np.pi * np.exp(-g2 / (4 * alpha**2)) / g2
+            gauss = np.where(inside & (g2 > 0.0), gauss, 0.0)
+            terms = regular(strained, top)
+            terms *= gauss * share * lattice.background
             if a == 0:
                 last = np.pi / alpha**2 * share * lattice.background
-                values[0, (g == 0.0).all(-1)] -= last
+                terms[0, g2 == 0.0] -= last
+            values = values + terms
         for sign in (1, -1)[: 1 + (a > 0)]:  # G and its opposite
             x, y, z = (
                 _window(sign * g[..., k, None] - waves[k], lattice.span[k]) for k in range(3)
@@ -172,7 +174,7 @@ def _add_reciprocal(
             along_z = values.transpose(1, 0, 2) @ z  # (b, terms, z)
             rows.append(
                 (along_z.transpose(1, 2, 0) @ y[:, 0])
-                * (parity[:, None, None] if sign < 0 else 1.0)
+                * (factor * parity if sign < 0 else factor)[:, None, None]
             )
             ends.append(x[0, 0])
         if len(rows) > 64 or a == reach[0]:
