@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import openmm
 
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.cli.readers import (
@@ -162,7 +163,7 @@ def load(args) -> Molecules:
 
     Raises:
         FileNotFoundError, ValueError: a file is missing, of unknown kind, unreadable, or
-            inconsistent with the others.
+            inconsistent with the others; or the command cannot simulate the system.
     """
     found = files_by_kind(args.files)
     if "trajectory" in found and args.command not in ("analyse", "potential"):
@@ -196,6 +197,12 @@ def load(args) -> Molecules:
             f"--switch must lie between 0 and the cutoff, {cutoff:g} nm, got {args.switch}"
         )
     molecules = reader(found, args)
+    forces = molecules.system.getForces()
+    if args.command in ("run", "bench") and any(isinstance(f, openmm.DrudeForce) for f in forces):
+        raise ValueError(
+            "Drude particles need an integrator of their own, which this command does not have: "
+            "run openmm.DrudeLangevinIntegrator in a script, after fmm.use_fmm(system)"
+        )
     named = getattr(args, "boundary", None)
     if reader in ALONE and named and Boundary.from_name(named).is_partial:
         disable_long_range_corrections(molecules.system)

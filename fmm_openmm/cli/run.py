@@ -134,11 +134,6 @@ def run(args, terminal) -> Outcome:
         ):
             if wanted and not molecules.system.usesPeriodicBoundaryConditions():
                 raise ValueError(f"{option} needs a periodic box: give one with --box")
-        if any(isinstance(force, openmm.DrudeForce) for force in molecules.system.getForces()):
-            raise ValueError(
-                "Drude particles need an integrator of their own, which this command does not "
-                "have: run openmm.DrudeLangevinIntegrator in a script, after fmm.use_fmm(system)"
-            )
         replaced = without_baths(molecules.system)
         force = converted(molecules.system, fmm_options(args), args.allow_reaction_field)
         if args.pressure_log:

@@ -32,6 +32,7 @@ def cases_of(*argv):
 def arguments(*argv):
     """The parsed command line of ``bench md``."""
     parser = argparse.ArgumentParser()
+    parser.set_defaults(command="bench")
     md_command.add_arguments(parser)
     return parser.parse_args(argv)
 

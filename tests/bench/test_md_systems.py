@@ -7,7 +7,7 @@ from itertools import groupby
 
 import openmm
 import pytest
-from openmm import app
+from openmm import app, unit
 
 from fmm_openmm.bench import md, systems
 from fmm_openmm.bench.systems import BOLTZMANN, degrees_of_freedom, nonbonded
@@ -137,6 +137,17 @@ def test_presets_and_files_are_relaxed(small_preset, monkeypatch, tmp_path):
             < 2 * kinetic_energy(case) / degrees_of_freedom(case.sample.system) / BOLTZMANN
             < 350
         )
+
+
+def test_drude_particles_are_refused(tmp_path):
+    """The thermostat would heat them to the temperature of the atoms."""
+    topology, system, positions = small_water()
+    system.addForce(openmm.DrudeForce())
+    (tmp_path / "drude.xml").write_text(openmm.XmlSerializer.serialize(system))
+    with open(tmp_path / "water.pdb", "w") as file:
+        app.PDBFile.writeFile(topology, positions * unit.nanometer, file)
+    with pytest.raises(ValueError, match=r"run openmm\.DrudeLangevinIntegrator in a script"):
+        cases_of("--system", str(tmp_path / "drude.xml"), str(tmp_path / "water.pdb"))
 
 
 @pytest.mark.slow
