@@ -5,7 +5,7 @@
 //
 // with S = 1 unless SWITCHED. If PAIR_FUNCTIONS is defined, U(r) = (A_st f(r) - B_st g(r)) S(u).
 // The macro then defines the real variables f, g, f_slope = df/dr and g_slope = dg/dr from r,
-// inverse = 1/r and square = r^2 (fmm_openmm/native/openmm/function_source.h).
+// inverse = 1/r, square = r^2 and ab = (A_st, B_st) (fmm_openmm/native/openmm/function_source.h).
 //
 // The code has no branches. In float32 it uses one reciprocal square root or reciprocal, without
 // loss of accuracy; in float64 it divides.

@@ -248,6 +248,32 @@ def test_numbers_that_are_not_finite(function, recognise):
     assert recognise(force, 0.0).obstacle == "a number in its energy is not finite"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "energy",
+    [
+        "select(on, epsilon1*epsilon2/(on*r), 0)",
+        "epsilon1*epsilon2*(select(step(on-1e-9), log(on)/r, exp(-r)) + on*sqrt(r))",
+        "epsilon1*epsilon2*select(on, log(on)/r, select(off, 1/r^3, 1/off))",
+    ],
+)
+def test_a_branch_that_is_not_taken_may_be_infinite(energy, recognise, folder):
+    check(recognise(force_of(energy), 0.0, 1.2), energy, folder, (0.0, 1.2))
+
+
+@pytest.mark.slow
+def test_a_branch_of_other_types_may_not_be_a_number(recognise, folder):
+    energy = "select(delta(type1*type2-2), acoef(type1,type2)*log(r-0.4), bcoef(type1,type2)/r^8)"
+    found = recognise(force_of(energy))
+    pair = pair_function(found.functions, folder)
+    for i, j, r, slope, exact in references(energy, PARTICLES):
+        types = found.types[i], found.types[j]
+        assert pair(r, found.a[types], found.b[types]) == pytest.approx(
+            (slope, exact), rel=1e-9, nan_ok=True
+        )
+        assert np.isnan(exact) == (sorted(types) == [1, 2] and r < 0.4)
+
+
 @pytest.mark.parametrize(
     "energy",
     [

@@ -143,10 +143,11 @@ public:
     // The energy as a sum of products of a function of particles' parameters and a function of
     // everything else.
     std::vector<Product> products() const {
-        std::set<std::string> ofParticles;
-        for (const auto& name : names) ofParticles.insert({name + "1", name + "2"});
-        return separated(expression.getRootNode(), ofParticles);
+        return separated(expression.getRootNode(), ofParticles());
     }
+
+    // Whether particles' parameters choose between functions of the distance.
+    bool choosesByParticles() const { return chooses(expression.getRootNode(), ofParticles()); }
 
     // Whether the energy is A / r^12 - B / r^6 for every pair of the given particles; sets A and B.
     bool findCoefficients(const std::vector<ParameterSet>& particles, PairMatrix& a,
@@ -170,6 +171,20 @@ public:
     }
 
 private:
+    std::set<std::string> ofParticles() const {
+        std::set<std::string> parameters;
+        for (const auto& name : names) parameters.insert({name + "1", name + "2"});
+        return parameters;
+    }
+
+    static bool chooses(const Node& node, const std::set<std::string>& parameters) {
+        const auto& children = node.getChildren();
+        return (node.getOperation().getId() == Operation::SELECT &&
+                dependsOn(children[0], parameters)) ||
+               std::any_of(children.begin(), children.end(),
+                           [&](const Node& child) { return chooses(child, parameters); });
+    }
+
     // Calls visit(variables, number of the pair) for every pair of particles until it returns
     // false. Returns whether all calls returned true.
     template <class Visit>
@@ -205,10 +220,18 @@ static void makeSymmetric(PairMatrix& matrix, int count) {
         }
 }
 
-// Source of both functions and their derivatives. It may contain global parameters.
-static std::string sourceOf(const Lepton::ParsedExpression& f, const Lepton::ParsedExpression& g) {
+// Source of both functions and their derivatives. It may contain global parameters. If `chosen`, a
+// function is 0 for the pairs that do without it, where it may be NaN.
+static std::string sourceOf(const Lepton::ParsedExpression& f, const Lepton::ParsedExpression& g,
+                            bool chosen) {
     const auto fSlope = f.differentiate("r").optimize(), gSlope = g.differentiate("r").optimize();
-    return sourceOf({{"f", f}, {"f_slope", fSlope}, {"g", g}, {"g_slope", gSlope}});
+    if (!chosen) return sourceOf({{"f", f}, {"f_slope", fSlope}, {"g", g}, {"g_slope", gSlope}});
+    std::string source =
+        sourceOf({{"any_f", f}, {"any_f_slope", fSlope}, {"any_g", g}, {"any_g_slope", gSlope}});
+    for (const std::string name : {"f", "f_slope", "g", "g_slope"})
+        source += "const real " + name + " = ab." + (name[0] == 'f' ? "x" : "y") + " != 0 ? any_" +
+                  name + " : real(0); ";
+    return source;
 }
 
 // The distinct sets of parameters, and the number of each particle's set.
@@ -254,7 +277,8 @@ PairEnergy::PairEnergy(const CustomNonbondedForce& force) {
             allB = two.second;
             f = Lepton::ParsedExpression(two.f).optimize();
             g = Lepton::ParsedExpression(two.g).optimize();
-            sourceOf(f, g);
+            chosen = energy.choosesByParticles();
+            sourceOf(f, g, chosen);
         } catch (const NotSeparable& reason) {
             throw NotSeparable("its energy is not A f(r) - B g(r): " + std::string(reason.what()));
         }
@@ -293,21 +317,37 @@ static std::optional<double> checkNumbers(const Node& node, const Variables& var
     return {};
 }
 
+// An expression for given values of the global parameters. In place of each select() whose
+// condition does not depend on r it has the branch that is taken, as the other one may divide by
+// zero.
+static Node decided(const Node& node, const Variables& variables) {
+    const auto& operation = node.getOperation();
+    const auto& children = node.getChildren();
+    if (operation.getId() == Operation::SELECT)
+        if (const auto condition = checkNumbers(children[0], variables))
+            return decided(children[*condition != 0 ? 1 : 2], variables);
+    std::vector<Node> now;
+    for (const auto& child : children) now.push_back(decided(child, variables));
+    return Node(operation.clone(), now);
+}
+
 // If f and g are combinations of 1/r^12 and 1/r^6, as when a global parameter scales an
 // interaction, only the table depends on the values.
 PairTable PairEnergy::at(const std::vector<double>& values) const {
     if (plain) return {a, b, ""};
     std::map<std::string, double> variables;
     for (size_t k = 0; k < names.size(); k++) variables[names[k]] = values[k];
-    for (const auto* function : {&f, &g}) {
-        const auto value = checkNumbers(function->getRootNode(), variables);
+    const auto optimized = [&](const Lepton::ParsedExpression& function) {
+        const Node now = decided(function.getRootNode(), variables);
+        const auto value = checkNumbers(now, variables);
         if (value && std::isnan(*value)) throw NotSeparable(NOT_FINITE);
-    }
-    const auto fNow = f.optimize(variables), gNow = g.optimize(variables);
+        return Lepton::ParsedExpression(now).optimize(variables);
+    };
+    const auto fNow = optimized(f), gNow = optimized(g);
     double fTwelfth, fSixth, gTwelfth, gSixth;
     if (!findCoefficients(fNow.getRootNode(), {}, fTwelfth, fSixth) ||
         !findCoefficients(gNow.getRootNode(), {}, gTwelfth, gSixth))
-        return {a, b, sourceOf(fNow, gNow)};
+        return {a, b, sourceOf(fNow, gNow, chosen)};
     PairTable table;
     for (size_t k = 0; k < a.size(); k++) {
         table.a.push_back(fTwelfth * a[k] - gTwelfth * b[k]);

@@ -41,6 +41,7 @@ public:
 private:
     std::vector<double> a, b;  // (types, types)
     bool plain = true;
+    bool chosen = false;  // particles' parameters choose between functions of the distance
     Lepton::ParsedExpression f, g;
 };
 
