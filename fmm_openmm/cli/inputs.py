@@ -17,7 +17,6 @@ from fmm_openmm.cli.readers import (
     READERS,
     USED_BY,
     Molecules,
-    disable_long_range_corrections,
     parsed,
 )
 
@@ -205,13 +204,22 @@ def load(args) -> Molecules:
         )
     named = getattr(args, "boundary", None)
     if reader in ALONE and named and Boundary.from_name(named).is_partial:
-        disable_long_range_corrections(molecules.system)
+        _disable_long_range_corrections(molecules.system)
     if len(molecules.positions) != molecules.system.getNumParticles():
         raise ValueError(
             f"{' and '.join(args.files)} do not fit: {len(molecules.positions)} positions for "
             f"{molecules.system.getNumParticles()} particles"
         )
     return molecules
+
+
+def _disable_long_range_corrections(system: openmm.System) -> None:
+    """Disable the corrections of a cutoff for particles that fill the box."""
+    for force in system.getForces():
+        if isinstance(force, openmm.NonbondedForce):
+            force.setUseDispersionCorrection(False)
+        elif isinstance(force, openmm.CustomNonbondedForce):
+            force.setUseLongRangeCorrection(False)
 
 
 def files_by_kind(names: list[str]) -> dict[str, Path]:

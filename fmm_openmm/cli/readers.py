@@ -160,15 +160,6 @@ def _molecules(system, positions, topology, box) -> Molecules:
     return Molecules(system, np.array(positions, dtype=np.float64), topology)
 
 
-def disable_long_range_corrections(system: openmm.System) -> None:
-    """Disable the corrections of a cutoff for particles that fill the box."""
-    for force in system.getForces():
-        if isinstance(force, openmm.NonbondedForce):
-            force.setUseDispersionCorrection(False)
-        elif isinstance(force, openmm.CustomNonbondedForce):
-            force.setUseLongRangeCorrection(False)
-
-
 def _structure_file(path: Path):
     name = path.name.lower()
     reader = app.PDBFile if name.removesuffix(".gz").endswith((".pdb", ".ent")) else app.PDBxFile
@@ -398,7 +389,6 @@ def _read_charges(found, args):
     if box is not None:
         force.setCutoffDistance(_cutoff(args, box))
     if Boundary.from_name(charges.boundary).is_partial:
-        disable_long_range_corrections(system)
         use_fmm(system, boundary=charges.boundary)
     return _molecules(system, charges.positions, _topology_of(system), box)
 

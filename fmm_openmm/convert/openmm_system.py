@@ -221,6 +221,7 @@ def system_of_charges(
     for first, second in exclusions.tolist():
         force.addException(first, second, 0.0, 1.0, 0.0)
     force.setExceptionsUsePeriodicBoundaryConditions(exclusions_periodic)
+    force.setUseDispersionCorrection(False)
     if box_vectors is not None:
         system.setDefaultPeriodicBoxVectors(*box_vectors)
         force.setNonbondedMethod(force.PME)
