@@ -23,6 +23,7 @@ def pytest_configure(config):
             os.environ.setdefault(f"{library}_THREADS", threads)
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ.pop("GLIBC_TUNABLES", None)  # small programs start faster without huge pages
         config.pluginmanager.register(Gate(config.cache.mkdir("gate")))
 
 
