@@ -3,13 +3,16 @@
 // particles with a part in one of its own.
 //
 //   mark_particles  the ranks in whose boxes each particle that this rank was given has parts, and
-//                   those that need a copy. A thread per particle
+//                   those that own boxes near these, and need a copy. A thread per particle
+//   keep_copies     makes the copies for this rank and enters them into the lists, concurrently
+//                   with the next three kernels and the exchange. A thread per particle
 //   mark_partners   adds the ranks that need a copy because they own an excluded partner, and
-//                   counts the copies for each rank. A thread per particle
+//                   counts the copies for each other rank; if it adds this rank, makes the copy as
+//                   keep_copies does. A thread per particle
 //   sum_lists       from these counts to the places of copies. A block for CHUNK counts
-//   make_copies     makes the copies for other ranks or, while these are on their way, those for
-//                   this one, which it enters into the lists. A thread per particle
-//   place_copies    enters those from other ranks into the lists. A thread per place of a copy
+//   make_copies     makes the copies for other ranks. A thread per particle
+//   place_copies    unpacks those from other ranks and enters them into the lists. A thread per
+//                   place of a copy
 //   clear_totals    clears the sums of results from other ranks, with the priority of its stream,
 //                   which a memset in a graph does not have. A thread per particle
 //   sum_strain      with VIRIAL, the share of the rank's boxes and wave vectors in the products of
@@ -22,6 +25,7 @@
 //   finish          results of the particles that this rank was given: from their parts in its own
 //                   boxes, and from other ranks; and sums over particles. A thread for several
 //                   particles
+//   add_energies    the energy of all particles from the sums of all ranks. A thread
 //
 // To enter a copy into the lists, a rank appends its parts to the lists of their boxes.
 //
@@ -30,9 +34,11 @@
 // molecules of a liquid.
 //
 // Sets of ranks are masks of 32 bits. Ranks are numbered by their distance from this one,
-// cyclically. There is room for a number of copies for each; those with a part in its boxes come
-// first, and are in the order of the particles. Numbers of copies may exceed the room: the host,
-// which learns this after the evaluation, then makes more and repeats it. Bound by memory latency.
+// cyclically. There is a place for the copy of each particle that the rank was given, in their
+// order, whether it needs the copy or not; then room for a number of copies from each other rank,
+// and likewise for each. Those with a part in the boxes of the rank that gets them come first, and
+// are in the order of the particles. Numbers of copies may exceed the room: the host, which learns
+// this after the evaluation, then makes more and repeats it. Bound by memory latency.
 //
 // Positions may be elsewhere at each evaluation: mark_particles leaves their address to the kernels
 // after it, whose arguments never change.
@@ -46,8 +52,8 @@
 
 typedef const POSITION* Positions;  // (n, 3)
 
-// Room for the copies of one rank, with the first place in arrays for all ranks: of copies from it
-// and for it, and of the results that it returns.
+// Room for the copies of one rank, with the first place in arrays for all ranks: of copies from it,
+// of copies for it, and of the results that it returns. Those for this rank itself are not sent.
 struct Room {
     int from, from_room, to, to_room, back, back_room;
 };
@@ -57,11 +63,16 @@ struct Number {
     int all, own;
 };
 
-// Whether there is a copy at place i.
-__device__ __forceinline__ bool is_copy(int i, const Room* __restrict__ rooms,
-                                        const Number* __restrict__ number, int ranks) {
+// Distance of the rank that the copy at place i is from, if there is one.
+__device__ __forceinline__ int distance_of(int i, const Room* __restrict__ rooms, int ranks) {
     int distance = ranks - 1;
     while (i < rooms[distance].from) distance--;
+    return distance;
+}
+
+// Whether there is a copy from another rank at place i.
+__device__ __forceinline__ bool is_copy(int i, int distance, const Room* __restrict__ rooms,
+                                        const Number* __restrict__ number) {
     const Room room = rooms[distance];
     return i - room.from < min(number[distance].all, room.from_room);
 }
@@ -86,9 +97,12 @@ extern "C" __global__ void mark_particles(
     int n, const POSITION* __restrict__ positions /* (n, 3) */,
     const real* __restrict__ charges /* (n) */, const Parameters* __restrict__ parameters,
     const BoxRanks* __restrict__ ranks /* (BOXES) */, unsigned* __restrict__ owners /* (n) */,
-    unsigned* __restrict__ wanted /* (n) */, Positions* __restrict__ address /* (1) */) {
+    unsigned* __restrict__ wanted /* (n) */, Positions* __restrict__ address /* (1) */,
+    int* __restrict__ ticket /* (1): zeroed */, int counts,
+    int* __restrict__ count /* (counts): zeroed */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i == 0) *address = positions;
+    if (i == 0) *address = positions, *ticket = 0;
+    for (int k = i; k < counts; k += gridDim.x * blockDim.x) count[k] = 0;
     if (i >= n) return;
     real4 fraction;
     const Located at = locate(i, positions, charges[i], parameters, fraction);
@@ -102,39 +116,72 @@ extern "C" __global__ void mark_particles(
     wanted[i] = near;
 }
 
-// Calls visit(list, lanes) for the copies of a warp's particles: list 2 s of those with a part in
-// the boxes of rank `rank` + s, list 2 s + 1 of others for it, and the lanes that have one.
+// Calls visit(distance, list, lanes) for the copies of a warp's particles for each other rank: an
+// even list of those with a part in its boxes, an odd one of others, and the lanes that have one.
 template <class Visit>
 __device__ __forceinline__ void for_each_list(int rank, int ranks, unsigned own, unsigned wanted,
                                               Visit visit) {
-    for (int s = 0, other = rank; s < ranks; s++, other = other + 1 < ranks ? other + 1 : 0) {
+    for (int s = 1; s < ranks; s++) {
+        const int other = rank + s < ranks ? rank + s : rank + s - ranks;
         const unsigned first = __ballot_sync(FULL, own >> other & 1);
-        visit(2 * s, first);
-        visit(2 * s + 1, __ballot_sync(FULL, wanted >> other & 1) & ~first);
+        visit(s, 2 * s - 2, first);
+        visit(s, 2 * s - 1, __ballot_sync(FULL, wanted >> other & 1) & ~first);
     }
 }
 
-extern "C" __global__ void mark_partners(int n, int rank, int ranks,
-                                         int first /* number of particle 0 among all */,
-                                         const int* __restrict__ pattern /* (n) */,
-                                         const int* __restrict__ pattern_start /* (patterns + 1) */,
-                                         const int* __restrict__ partner /* of each pattern */,
-                                         const unsigned* __restrict__ owners /* (all) */,
-                                         unsigned* __restrict__ wanted /* (n) */,
-                                         int* __restrict__ listed /* (2 ranks, warps) */,
-                                         int* __restrict__ ticket /* (1): zeroed here */) {
+// Makes the copy of particle i for this rank, and enters it into the lists.
+__device__ __forceinline__ void keep(int i, const POSITION* __restrict__ positions,
+                                     const real* __restrict__ charges,
+                                     const Parameters* __restrict__ parameters,
+                                     Located* __restrict__ located, real4* __restrict__ fraction,
+                                     const Lists& lists) {
+    const Located at = locate(i, positions, charges[i], parameters, fraction[i]);
+    located[i] = at;
+    append_parts(i, at, lists);
+}
+
+extern "C" __global__ void keep_copies(
+    int n, int rank, int first /* number of particle 0 among all */,
+    const Positions* __restrict__ address /* (1) */, const real* __restrict__ charges /* (n) */,
+    const int* __restrict__ pattern /* (n) */, const Parameters* __restrict__ parameters,
+    const unsigned* __restrict__ owners /* (n) */, const unsigned* wanted /* (n) */,
+    int room /* of all copies */, Located* __restrict__ located /* (room) */,
+    real4* __restrict__ fraction, int* __restrict__ count /* (BOXES) */,
+    int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, room) */,
+    Tag* __restrict__ tag /* (room) */,
+    int* __restrict__ copy_of /* (all): copy of each particle that has one */) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    copy_of[first + i] = i;
+    tag[i] = {2 * (first + i) + int(owners[i] >> rank & 1), pattern[i]};
+    if (wanted[i] >> rank & 1)
+        keep(i, *address, charges, parameters, located, fraction, {room, count, arrived, next});
+}
+
+extern "C" __global__ void mark_partners(
+    int n, int rank, int ranks, int first, const Positions* __restrict__ address,
+    const real* __restrict__ charges, const int* __restrict__ pattern,
+    const Parameters* __restrict__ parameters,
+    const int* __restrict__ pattern_start /* (patterns + 1) */,
+    const int* __restrict__ partner /* of each pattern */,
+    const unsigned* __restrict__ owners /* (all) */,
+    unsigned* wanted /* (n): the bit of this rank, which keep_copies reads meanwhile, is kept */,
+    int* __restrict__ listed /* (2 (ranks - 1), warps) */, int room, Located* __restrict__ located,
+    real4* __restrict__ fraction, int* __restrict__ count, int* __restrict__ arrived,
+    int* __restrict__ next) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, warps = gridDim.x * (blockDim.x / 32);
-    unsigned own = 0, near = 0;
-    if (i == 0) *ticket = 0;
+    const unsigned here = 1u << rank;
+    unsigned own = 0, near = 0, needed = 0;
     if (i < n) {
         own = owners[first + i];
         near = wanted[i];
-        const unsigned marked = near;
         for (int k = pattern_start[pattern[i]]; k < pattern_start[pattern[i] + 1]; k++)
-            near |= owners[first + i + partner[k]];
-        if (near != marked) wanted[i] = near;
+            needed |= owners[first + i + partner[k]];
+        if (needed & ~near & ~here) wanted[i] = near | (needed & ~here);
+        if (needed & ~near & here)
+            keep(i, *address, charges, parameters, located, fraction, {room, count, arrived, next});
     }
-    for_each_list(rank, ranks, own, near, [&](int list, unsigned lanes) {
+    for_each_list(rank, ranks, own, near | needed, [&](int, int list, unsigned lanes) {
         if (threadIdx.x % 32 == 0) listed[list * warps + i / 32] = __popc(lanes);
     });
 }
@@ -192,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(SUM_BLOCK)
 
 // Numbers of copies in the lists of all warps.
 struct Listed {
-    const int* __restrict__ listed;  // (2 ranks, warps): sums as of sum_lists
+    const int* __restrict__ listed;  // (2 (ranks - 1), warps): sums as of sum_lists
     const int* __restrict__ before;
     int warps;
 
@@ -209,75 +256,74 @@ struct Listed {
     }
 };
 
-// Copies of particles.
 struct Copies {
-    Located* __restrict__ located;
-    real4* __restrict__ fraction;  // u, charge
-    Tag* __restrict__ tag;
+    Located* located;
+    real4* fraction;  // u, charge
+    Tag* tag;
 };
 
-// Where copies are entered that the rank has.
-struct Places {
-    int* copy_of;  // (all): copy of each particle that has one
-    Lists lists;
-
-    __device__ __forceinline__ void enter(int copy, int number, const Located& at) const {
-        copy_of[number] = copy;
-        append_parts(copy, at, lists);
-    }
+// A copy on its way.
+struct Packed {
+    char bytes[sizeof(Located) + sizeof(real4) + sizeof(Tag)];
 };
+
+// The copies from or for one rank on their way: its room holds one array after the other.
+__device__ __forceinline__ Copies unpacked(const Packed* begin, int room) {
+    Located* located = (Located*)begin;
+    real4* fraction = reinterpret_cast<real4*>(located + room);
+    return {located, fraction, reinterpret_cast<Tag*>(fraction + room)};
+}
 
 extern "C" __global__ void make_copies(
-    int n, int rank, int ranks, int own /* 1, or 0 for other ranks */,
-    int first /* number of particle 0 among all */, const Positions* __restrict__ address /* (1) */,
-    const real* __restrict__ charges /* (n) */, const int* __restrict__ pattern /* (n) */,
+    int n, int rank, int ranks, int first, const Positions* __restrict__ address,
+    const real* __restrict__ charges, const int* __restrict__ pattern,
     const Parameters* __restrict__ parameters, const unsigned* __restrict__ owners /* (n) */,
     const unsigned* __restrict__ wanted /* (n) */,
-    const int* __restrict__ listed /* (2 ranks, warps) */, const int* __restrict__ before,
+    const int* __restrict__ listed /* (2 (ranks - 1), warps) */, const int* __restrict__ before,
     const Room* __restrict__ rooms /* (ranks) */,
-    Located* __restrict__ sent_located /* of the copies for other ranks */,
-    real4* __restrict__ sent_fraction, Tag* __restrict__ sent_tag,
-    Number* __restrict__ sent_number /* (ranks) */,
-    Number* __restrict__ number /* (ranks): of copies for this rank, here from itself */,
-    Located* __restrict__ located /* (room) */, real4* __restrict__ fraction, Tag* __restrict__ tag,
-    int room, int* __restrict__ copy_of /* (all) */, int* __restrict__ count /* (BOXES), zeroed */,
-    int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, room) */) {
+    Number* __restrict__ sent_number /* (ranks): from the second on */,
+    Packed* __restrict__ sent /* of copies for other ranks */,
+    int* __restrict__ returned_to /* particle of each result that others return */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     const Listed lists = {listed, before, int(gridDim.x * (blockDim.x / 32))};
-    if (!own && i < ranks) {
-        const int begin = lists.first(2 * i * lists.warps);
-        sent_number[i] = {lists.first((2 * i + 2) * lists.warps) - begin,
-                          lists.first((2 * i + 1) * lists.warps) - begin};
-        if (i == 0) number[0] = sent_number[0];
+    if (i > 0 && i < ranks) {
+        const int begin = lists.first((2 * i - 2) * lists.warps);
+        sent_number[i] = {lists.first(2 * i * lists.warps) - begin,
+                          lists.first((2 * i - 1) * lists.warps) - begin};
     }
-    const Copies others = {sent_located, sent_fraction, sent_tag}, kept = {located, fraction, tag};
-    const Places places = {copy_of, {room, count, arrived, next}};
     const unsigned owner = i < n ? owners[i] : 0, near = i < n ? wanted[i] : 0;
-    for_each_list(rank, ranks, owner, near, [&](int list, unsigned lanes) {
-        if ((list < 2) != own || !(lanes >> threadIdx.x % 32 & 1)) return;
-        const Room free = rooms[list / 2];
+    for_each_list(rank, ranks, owner, near, [&](int distance, int list, unsigned lanes) {
+        if (!(lanes >> threadIdx.x % 32 & 1)) return;
+        const Room room = rooms[distance];
         const int k = lists.place(list, i, lanes);
-        if (k >= free.to_room) return;
-        const Copies& to = own ? kept : others;
-        real4 u;
-        const Located at = locate(i, *address, charges[i], parameters, u);
-        to.located[free.to + k] = at;
-        to.fraction[free.to + k] = u;
-        to.tag[free.to + k] = {2 * (first + i) + (list % 2 == 0), pattern[i]};
-        if (own) places.enter(free.to + k, first + i, at);
+        const bool is_own = list % 2 == 0;
+        if (is_own && k < room.back_room) returned_to[room.back + k] = i;
+        if (k >= room.to_room) return;
+        const Copies to = unpacked(sent + room.to, room.to_room);
+        to.located[k] = locate(i, *address, charges[i], parameters, to.fraction[k]);
+        to.tag[k] = {2 * (first + i) + is_own, pattern[i]};
     });
 }
 
 extern "C" __global__ void place_copies(
-    int n /* places */, int ranks, const Room* __restrict__ rooms /* (ranks) */,
-    const Number* __restrict__ number /* (ranks) */, const Tag* __restrict__ tag /* (n) */,
-    const Located* __restrict__ located /* (n) */, int* __restrict__ copy_of /* (all) */,
-    int* __restrict__ count /* (BOXES) */, int* __restrict__ arrived /* (BOXES, LISTED) */,
-    int* __restrict__ next /* (CORNERS, n) */) {
-    const int i = rooms[0].from_room + blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n || !is_copy(i, rooms, number, ranks)) return;
-    const Places places = {copy_of, {n, count, arrived, next}};
-    places.enter(i, tag[i].number(), located[i]);
+    int ranks, const Room* __restrict__ rooms /* (ranks) */,
+    const Number* __restrict__ number /* (ranks) */,
+    const Packed* __restrict__ received /* of copies from other ranks */, int n /* places */,
+    Located* __restrict__ located, real4* __restrict__ fraction, int* __restrict__ count,
+    int* __restrict__ arrived, int* __restrict__ next, Tag* __restrict__ tag,
+    int* __restrict__ copy_of) {
+    const int given = rooms[0].from_room, i = given + blockIdx.x * blockDim.x + threadIdx.x;
+    const int distance = distance_of(i, rooms, ranks);
+    if (i >= n || !is_copy(i, distance, rooms, number)) return;
+    const Room room = rooms[distance];
+    const Copies from = unpacked(received + (room.from - given), room.from_room);
+    const int k = i - room.from;
+    const Located at = from.located[k];
+    located[i] = at;
+    fraction[i] = from.fraction[k];
+    tag[i] = from.tag[k];
+    copy_of[tag[i].number()] = i;
+    append_parts(i, at, {n, count, arrived, next});
 }
 
 extern "C" __global__ void clear_totals(int n, real4* totals /* (n) */) {
@@ -315,31 +361,29 @@ extern "C" __global__ void gather_copies(
     const Share* __restrict__ share /* (1) */,
     real4* __restrict__ results /* (n): potential, field */) {
     const int i = rooms[0].from_room + blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n || !is_copy(i, rooms, number, ranks) || !tag[i].is_own()) return;
+    if (i >= n || !is_copy(i, distance_of(i, rooms, ranks), rooms, number) || !tag[i].is_own())
+        return;
     results[i] = result_of(i, results_of_parts(n, located, fraction, place, far, near, parameters,
                                                start, share))
                      .sum;
 }
 
-extern "C" __global__ void add_returned(int distance, int first,
-                                        const Room* __restrict__ rooms /* (ranks) */,
+extern "C" __global__ void add_returned(int distance, const Room* __restrict__ rooms /* (ranks) */,
                                         const Number* __restrict__ sent_number /* (ranks) */,
-                                        const Tag* __restrict__ sent_tag,
+                                        const int* __restrict__ returned_to,
                                         const real4* __restrict__ returned,
                                         real4* __restrict__ totals) {
     const int k = blockIdx.x * blockDim.x + threadIdx.x;
     const Room room = rooms[distance];
     if (k >= min(sent_number[distance].own, room.back_room)) return;
     const real4 more = returned[room.back + k];
-    real4& total = totals[sent_tag[room.to + k].number() - first];
+    real4& total = totals[returned_to[room.back + k]];
     total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
 }
 
 extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
-    finish(int n, int ranks, int first /* number of particle 0 among all */,
-           const Room* __restrict__ rooms /* (ranks) */,
+    finish(int n, int ranks, const Room* __restrict__ rooms /* (ranks) */,
            const Number* __restrict__ sent_number /* (ranks) */,
-           const Number* __restrict__ number /* (ranks) */, const int* __restrict__ copy_of /* (all) */,
            const Tag* __restrict__ tag /* of copies */, int room, const Located* __restrict__ located,
            const real4* __restrict__ fraction, const int* __restrict__ place,
            const real4* __restrict__ far, const real4* __restrict__ near,
@@ -356,15 +400,13 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
                                         room */) {
     const PartResults parts =
         results_of_parts(room, located, fraction, place, far, near, parameters, start, share);
-    const int copies = min(number[0].all, rooms[0].from_room);
     double own[5] = {0, 0, 0, 0, 0};
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-        const int copy = copy_of[first + i];  // or of an earlier evaluation
-        const bool here = copy < copies && tag[copy].number() == first + i && tag[copy].is_own();
+        const bool here = tag[i].is_own();
         real4 total = {0, 0, 0, 0};
         if (ranks > 1 && (SMOOTHED || !here)) total = totals[i];
         if (here) {
-            const real4 here = result_of(copy, parts).sum;
+            const real4 here = result_of(i, parts).sum;
             total = {total.x + here.x, total.y + here.y, total.z + here.z, total.w + here.w};
         }
         const real q = charges[i], scale = 1 / real(parameters->field);
@@ -392,8 +434,15 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
     if (!sum_over_grid<256>(own, partial, ticket)) return;
     for (int k = 0; k < 5; k++) sums[k] = own[k];
     int lacking = 0;
-    for (int s = 0; s < ranks; s++)
-        lacking += sent_number[s].all > rooms[s].to_room ||
-                   (s > 0 && sent_number[s].own > rooms[s].back_room);
+    for (int s = 1; s < ranks; s++)
+        lacking += sent_number[s].all > rooms[s].to_room || sent_number[s].own > rooms[s].back_room;
     sums[5] = lacking;
+}
+
+extern "C" __global__ void add_energies(int ranks, int stride,
+                                        const double* __restrict__ sums /* (ranks, stride) */,
+                                        double* __restrict__ energy /* (1) */) {
+    double twice = 0;
+    for (int r = 0; r < ranks; r++) twice += sums[r * stride + 4];
+    *energy = 0.5 * twice;
 }

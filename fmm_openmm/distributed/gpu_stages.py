@@ -24,6 +24,7 @@ from fmm_openmm.backends.cuda.pipeline.description import parameter_block
 from fmm_openmm.backends.cuda.pipeline.ranks import (
     ADD,
     CONVOLVE,
+    ENERGY,
     EXPANDING,
     FINISH,
     FORWARD,
@@ -40,7 +41,6 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
 )
 from fmm_openmm.backends.cuda.program import SETUP, Device, Program, Share
 from fmm_openmm.box import BoxLattice, index_grid
-from fmm_openmm.distributed.communication import summed
 from fmm_openmm.distributed.patterns import Patterns
 from fmm_openmm.distributed.sharing import BoxShares, PlaneShares, even_ranges, layer_size
 from fmm_openmm.distributed.stages import Links, RankResults
@@ -52,6 +52,9 @@ DEVIATIONS = 6
 """Room for more copies than at the first evaluation, in standard deviations of the number of
 independent particles in a volume."""
 
+ALIGNMENT = 4
+"""Room for copies on their way is for a multiple of so many: the arrays within it are aligned."""
+
 
 class Gpu(Protocol):
     """A device of this rank: :class:`fmm_openmm.backends.cuda.execute.cupy.ranks.GpuRank`."""
@@ -62,6 +65,8 @@ class Gpu(Protocol):
     def facts(self) -> Device: ...
     def active(self) -> AbstractContextManager: ...
     def made(self, program: Program, given: dict[str, Any]) -> Any: ...
+    def beside(self) -> AbstractContextManager: ...
+    def join(self) -> None: ...
     def kernel(self, run: Any, stage: str, *names: str) -> Callable[..., None]: ...
     def repeated(self, run: Any, queue: Callable[[], None]) -> Callable[[], None]: ...
     def exchange(self, rank: int, *pairs: tuple[list, list]) -> None: ...
@@ -76,7 +81,8 @@ class CopyRooms:
         order: the ranks from this one on, cyclically, in whose order copies are.
         sent, received: room for the copies that each rank gets from this one and sends to it, and
             for the results of those with parts in the boxes of the one that gets them, shape
-            (ranks, 2).
+            (ranks, 2), multiples of :data:`ALIGNMENT`; for this rank itself, the number of
+            particles that it is given.
     """
 
     order: list[int]
@@ -84,9 +90,11 @@ class CopyRooms:
     received: np.ndarray
 
     @classmethod
-    def for_numbers(cls, comm, numbers: np.ndarray) -> "CopyRooms":
+    def for_numbers(cls, comm, numbers: np.ndarray, given: int) -> "CopyRooms":
         """Room for so many copies that this rank sends, shape (ranks, 2), and for somewhat more."""
         sent = numbers + DEVIATIONS * (np.sqrt(numbers).astype(np.int64) + 1)
+        sent = -(-sent // ALIGNMENT) * ALIGNMENT
+        sent[comm.rank] = given
         received = np.empty_like(sent)
         comm.Alltoall(sent, received)
         order = (comm.rank + np.arange(comm.size)) % comm.size
@@ -99,8 +107,13 @@ class CopyRooms:
 
     @cached_property
     def sent_to(self) -> list[slice]:
-        """Where this rank has the copies for each, among those that it sends to others."""
+        """Where this rank has the copies for each other, among those that it sends."""
         return self._ranges(self._of_others(self.sent[:, 0]))
+
+    @cached_property
+    def received_from(self) -> list[slice]:
+        """Where this rank has the copies from each other, among those that it receives."""
+        return self._ranges(self._of_others(self.received[:, 0]))
 
     @cached_property
     def results_for(self) -> list[slice]:
@@ -116,9 +129,7 @@ class CopyRooms:
     @property
     def table(self) -> np.ndarray:
         """``Room`` of ``kernels/ranks.cu``, shape (ranks, 6) int32."""
-        to = list(self.sent_to)
-        to[self.order[0]] = self.places[self.order[0]]
-        columns = (self.places, to, self.results_from)
+        columns = (self.places, self.sent_to, self.results_from)
         rows = [[(each[rank].start, each[rank].stop) for each in columns] for rank in self.order]
         begins, ends = np.moveaxis(np.array(rows, np.int32), 2, 0)
         return np.stack([begins, ends - begins], 2).reshape(len(rows), 6)
@@ -141,14 +152,15 @@ class RankRun:
 
     Attributes:
         run: the program.
-        mark, finish: its first and its last kernel, functions of arrays.
+        mark, finish, add_energies: its first and its last two kernels, functions of arrays.
         copies: the arrays of copies that ranks exchange, and their numbers.
-        repeated: what queues some of its stages, by their names.
+        repeated: what queues the stages between these kernels, by the names of methods.
     """
 
     run: Any
     mark: Callable[..., None]
     finish: Callable[..., None]
+    add_energies: Callable[..., None]
     copies: list[tuple[list, list]]
     repeated: dict[str, Callable[[], None]] = field(default_factory=dict)
 
@@ -186,7 +198,8 @@ class GpuStages:
                 "`backend='cuda'` takes at most 2^30 particles and 2^30 exclusions on all ranks, "
                 f"got {self._offsets[-1]:,} and {len(self._patterns.partner) // 2:,}"
             )
-        self._reaches_far = any(comm.allgather(bool((links.rank != comm.rank).any())))
+        reaches_far = any(comm.allgather(bool((links.rank != comm.rank).any())))
+        self._sends_first = comm.size > 1 and not reaches_far
         self._charges = charges
         self._width: float | None = None  # of the boxes that "parameters" holds
         self._largest: float | None = None  # potential that "largest" holds
@@ -224,9 +237,13 @@ class GpuStages:
 
     def _begin(self, positions) -> None:
         """Queue what needs no other rank, at positions on the device: find the ranks that need the
-        particles, and make copies for them unless other ranks have partners of the particles."""
+        particles, and make copies for this rank and, unless other ranks have partners of the
+        particles, for the others."""
+        self._gpu.join()
         self._program.mark(positions)
-        if not self._reaches_far:
+        with self._gpu.beside():
+            self._repeat(self._keep)
+        if self._sends_first:
             self._repeat(self._send)
         self._begun = positions
 
@@ -238,6 +255,10 @@ class GpuStages:
         else:
             repeated[name] = self._gpu.repeated(self._run, queue)
 
+    def _keep(self) -> None:
+        """Make the copies for this rank."""
+        self._run.queue(KEEP)
+
     def _send(self) -> None:
         """Make the copies for other ranks."""
         self._run.queue(SEND)
@@ -245,7 +266,7 @@ class GpuStages:
     def compute(self, positions, width: float, largest: float, virial: bool) -> RankResults:
         """The results at the particles of this rank, on the host, float64, or on the device, as the
         positions are. See :meth:`fmm_openmm.distributed.stages.DistributedStages.compute`."""
-        xp, n = self._gpu.arrays, len(positions)
+        xp = self._gpu.arrays
         with self._gpu.active():
             if self._run is None:
                 self._prepare(to_host(positions), width, virial)
@@ -256,27 +277,43 @@ class GpuStages:
                     self._run.queue(SETUP)
                 self._width = width
             x = xp.ascontiguousarray(xp.asarray(positions), np.float64)
-            while True:
-                if self._begun is not x:
-                    self._begin(x)
-                self._begun = None
-                if largest != self._largest:
-                    self._run.buffers["largest"].fill(largest)
-                    self._largest = largest
-                self._repeat(self._evaluate)
-                dtype = self._run.buffers["charges"].dtype
-                found = [xp.empty(shape, dtype) for shape in (n, (n, 3), (n, 3))]
-                self._program.finish(*found)
-                sums = summed(self._comm, self._run.buffers["sums"]).tolist()
-                if not sums[RESULT_SUMS - 1]:  # copies without room
-                    break
-                del found  # whose memory the new program may need
+            found = self._queue(x, largest)
+        # once the sums have arrived, little is left for the host to do
+        while (sums := self._sums())[RESULT_SUMS - 1]:  # copies without room
+            found.clear()  # whose memory the new program may need
+            with self._gpu.active():
                 self._make_room(virial)
-            if not is_on_device(positions):
-                found = [to_host(each).astype(np.float64) for each in found]
-            potentials, fields, forces = found
-            work = traceless(np.array(sums[RESULT_SUMS:])) if virial else None
-            return RankResults(potentials, fields, forces, sums[: RESULT_SUMS - 1], work)
+                found = self._queue(x, largest)
+        if not is_on_device(positions):
+            found = [to_host(each).astype(np.float64) for each in found]
+            found[-1] = float(found[-1][0])
+        potentials, fields, forces, energy = found
+        work = traceless(np.array(sums[RESULT_SUMS:])) if virial else None
+        return RankResults(potentials, fields, forces, energy, sums[: RESULT_SUMS - 1], work)
+
+    def _queue(self, positions, largest: float) -> list:
+        """Queue an evaluation at positions on the device. Returns the arrays of its results, the
+        energy last."""
+        if self._begun is not positions:
+            self._begin(positions)
+        self._begun = None
+        if largest != self._largest:
+            self._run.buffers["largest"].fill(largest)
+            self._largest = largest
+        self._repeat(self._exchange_copies)
+        self._gpu.join()
+        self._repeat(self._evaluate)
+        n, dtype, empty = len(positions), self._run.buffers["charges"].dtype, self._gpu.arrays.empty
+        found = [empty(shape, dtype) for shape in (n, (n, 3), (n, 3))]
+        energy = empty(1)
+        self._program.finish(*found)
+        self._all_gather(list(self._run.buffers["sums"]))
+        self._program.add_energies(energy)
+        return [*found, energy]
+
+    def _sums(self) -> list[float]:
+        """The sums over the particles of all ranks, which the host waits for."""
+        return to_host(self._run.buffers["sums"]).sum(0).tolist()
 
     def _fill(self, name: str, values) -> None:
         buffer = self._run.buffers[name]
@@ -314,7 +351,8 @@ class GpuStages:
         Args:
             numbers: of the copies that this rank sends to each, see :class:`CopyRooms`.
         """
-        self._most, self._rooms = numbers, CopyRooms.for_numbers(self._comm, numbers)
+        given = self._given.stop - self._given.start
+        self._most, self._rooms = numbers, CopyRooms.for_numbers(self._comm, numbers, given)
 
     def _use(self, virial: bool, given: dict | None = None) -> None:
         """Use the program without or with the virial. It is made on first use.
@@ -325,7 +363,8 @@ class GpuStages:
         """
         if virial not in self._programs:
             self._programs[virial] = self._made(virial, self._buffers() if given is None else given)
-        self._program = self._programs[virial]
+        if self._program is not self._programs[virial]:
+            self._program, self._begun = self._programs[virial], None
 
     def _buffers(self) -> dict[str, Any]:
         """The buffers of all programs."""
@@ -349,7 +388,6 @@ class GpuStages:
             len(self._patterns.partner),
             rooms.sent_to[last].stop,
             rooms.places[last].stop,
-            rooms.places[rank].stop,
             rooms.results_from[last].stop,
         )
         boxes = Share(share.start, share.stop, max(1, share.stop - share.start))
@@ -362,7 +400,8 @@ class GpuStages:
             if name in given and given[name].shape == buffer.shape and not buffer.within
         }
         given.clear()
-        for name in {"positions", *RESULTS} - kept.keys():  # of which each evaluation has its own
+        of_evaluations = {"positions", *RESULTS, "energy"}  # each has its own
+        for name in of_evaluations - kept.keys():
             kept[name] = self._gpu.arrays.empty(0, program.buffers[name].dtype)
         run = self._gpu.made(program, kept)
         run.buffers["rooms"][...] = self._gpu.arrays.asarray(rooms.table)
@@ -371,7 +410,8 @@ class GpuStages:
             self._gpu.fill_derivatives(run, self.lattice, self._specification.order, waves.start)
         mark = self._gpu.kernel(run, MARK, "positions")
         finish = self._gpu.kernel(run, FINISH, *RESULTS)
-        return RankRun(run, mark, finish, self._copies_to_send(run.buffers))
+        add_energies = self._gpu.kernel(run, ENERGY, "energy")
+        return RankRun(run, mark, finish, add_energies, self._copies_to_send(run.buffers))
 
     def _make_room(self, virial: bool) -> None:
         """Make the program again, with room for the copies of the last evaluation."""
@@ -381,16 +421,17 @@ class GpuStages:
         self._make_for(np.maximum(np.array(numbers, np.int64), self._most))
         self._use(virial, given)
 
-    def _evaluate(self) -> None:
-        """Queue an evaluation of the marked particles, up to the sums of results from other ranks,
-        as far as there is room for copies."""
-        run = self._run
-        if self._reaches_far:
-            owners = [run.buffers["owners"][one] for one in self._bounds]
+    def _exchange_copies(self) -> None:
+        """Queue the exchange of copies, as far as there is room for them."""
+        if not self._sends_first:
+            owners = [self._run.buffers["owners"][one] for one in self._bounds]
             self._all_gather(owners)
-            run.queue(SEND)
-        run.queue(KEEP)
+            self._send()
         self._gpu.exchange(self._comm.rank, *self._program.copies)
+
+    def _evaluate(self) -> None:
+        """Queue an evaluation of the copies, up to the sums of results from other ranks."""
+        run = self._run
         run.queue(*SUMMING)
         self._expand()
         run.queue(*EXPANDING)
@@ -403,13 +444,11 @@ class GpuStages:
 
     def _copies_to_send(self, buffers: dict[str, Any]) -> list[tuple[list, list]]:
         """The arrays of copies, and their numbers, that ranks exchange."""
-        rooms, pairs = self._rooms, []
-        for name in ("located", "fraction", "tag"):
-            outgoing = [buffers[f"sent_{name}"][one] for one in rooms.sent_to]
-            incoming = [buffers[name][one] for one in rooms.places]
-            pairs.append(self._between(outgoing, incoming))
+        rooms = self._rooms
+        outgoing = [buffers["sent"][one] for one in rooms.sent_to]
+        incoming = [buffers["received"][one] for one in rooms.received_from]
         numbers = (self._by_rank(buffers[f"{name}_number"]) for name in ("sent", "received"))
-        return [*pairs, self._between(*numbers)]
+        return [self._between(outgoing, incoming), self._between(*numbers)]
 
     def _between(self, outgoing: list, incoming: list) -> tuple[list, list]:
         """Arrays to be exchanged, without those of this rank for itself."""

@@ -311,13 +311,13 @@ class DistributedSolver:
             potentials, fields, forces = found.potentials, found.fields, found.forces
             if faults:
                 agree(comm, lambda: self._refuse_coincidence(potentials, route))
-            energy, work = 0.5 * twice_energy, found.work
+            work = found.work
             if not frame.is_users:
                 fields, forces = turn(fields, axes.T), turn(forces, axes.T)
             if work is not None:
-                work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (energy / 3)
+                work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (twice_energy / 6)
                 work = axes @ work @ axes.T
-            result = CoulombResult(energy, forces, potentials, fields, work, volume(cell))
+            result = CoulombResult(found.energy, forces, potentials, fields, work, volume(cell))
             if term:
                 result = term.add(result, charges)
             if route:

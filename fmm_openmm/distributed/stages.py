@@ -89,6 +89,7 @@ class RankResults:
         potentials: shape (n,), kJ/mol/e; NaN where undefined, as fields are.
         fields: shape (n, 3), kJ/mol/nm/e.
         forces: shape (n, 3), kJ/mol/nm; 0 where undefined.
+        energy: of the particles of all ranks, kJ/mol: a float or, on the device, shape (1,).
         sums: over the particles of all ranks, five numbers: q^2 E^2 and q^2 |E|^3 as of
             :func:`fmm_openmm.expansions.error.force_sums`, the numbers of charges and of particles
             whose potential is undefined, and twice the energy.
@@ -98,6 +99,7 @@ class RankResults:
     potentials: Any
     fields: Any
     forces: Any
+    energy: Any
     sums: list[float]
     work: np.ndarray | None = None
 
@@ -148,7 +150,8 @@ class DistributedStages(CpuStages):
         sums = np.array([squares, cubes, *faults, inner(charges, potentials)])
         forces = charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
-        return RankResults(potentials, fields, forces, summed(self._comm, sums).tolist(), work)
+        totals = summed(self._comm, sums).tolist()
+        return RankResults(potentials, fields, forces, 0.5 * totals[-1], totals, work)
 
     def evaluate(self, positions, width):
         """Potentials (n,) and fields (n, 3) at the particles of this rank, see

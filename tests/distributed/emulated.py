@@ -25,10 +25,13 @@ class EmulatedRun:
 class EmulatedGpu:
     """As :class:`fmm_openmm.distributed.gpu_stages.Gpu`."""
 
-    arrays, name, facts, active = np, None, DEVICE, nullcontext
+    arrays, name, facts, active, beside = np, None, DEVICE, nullcontext, nullcontext
 
     def __init__(self, comm, folder: Path):
         self._comm, self._folder = comm, folder
+
+    def join(self) -> None:
+        pass
 
     def made(self, program: Program, given: dict[str, np.ndarray]) -> EmulatedRun:
         return EmulatedRun(program, given, self._folder)

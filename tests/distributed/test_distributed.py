@@ -286,7 +286,7 @@ def test_copies_are_in_the_order_of_their_particles(folder):
     lattice, none = BoxLattice(np.diag((4, 5, 6)), np.eye(3), 2.0), np.empty((0, 2), int)
     sizes = RankSizes(
         rank, ranks, first + given, first, given, patterns=1, partners=0,
-        sent=(ranks - 1) * given, copies=given, kept=given, returned=0,
+        sent=(ranks - 1) * given, copies=given, returned=(ranks - 1) * given,
     )  # fmt: skip
     wanted = Specification(lattice, 2, 0.05, np.empty(0), none, False, np.dtype(np.float32))
     planes = LatticeShare(slice(0, 1), even_ranges(4, ranks), is_direct=False)
@@ -296,20 +296,28 @@ def test_copies_are_in_the_order_of_their_particles(folder):
     rng, buffers = np.random.default_rng(4), emulator.buffers
     owner = rng.integers(0, ranks, 120)
     near = (1 << rng.integers(0, ranks, (120, 3))).sum(1) | 1 << owner
-    rooms = [(0, given, max(0, s - 1) * given, given, 0, 0) for s in range(ranks)]
+    rooms = [(0, given, *[max(0, s - 1) * given, given] * 2) for s in range(ranks)]
     contents = {
-        "positions": rng.random((given, 3)), "charges": 1.0, "rooms": rooms, "pattern": 0,
-        "parameters": parameter_block(lattice, 1.0), "pattern_start": 0, "arrived": 0,
-        "box_ranks": np.column_stack([1 << owner, near]),
+        "positions": rng.random((given, 3)) * (4, 5, 6), "charges": 1.0, "rooms": rooms,
+        "parameters": parameter_block(lattice, 1.0), "pattern": 0, "pattern_start": 0,
+        "box_ranks": np.column_stack([1 << owner, near]), "arrived": 0,
     }  # fmt: skip
     for name, values in contents.items():
         buffers[name][...] = values
-    emulator.run([MARK, SEND, KEEP])
+    emulator.run([MARK, KEEP, SEND])
     numbers = np.arange(first, first + given)
     for distance, other in enumerate((rank + np.arange(ranks)) % ranks):
         bits = (buffers[name] >> other & 1 == 1 for name in ("owners", "wanted"))
         own, copied = (each[-given:] for each in bits)
+        if distance == 0:
+            assert buffers["tag"][:, 0].tolist() == [*2 * numbers + own]
+            lists = zip(buffers["arrived"][:, :-1], buffers["count"], strict=False)
+            listed = np.concatenate([parts[:length] // 8 for parts, length in lists])
+            assert set(listed) == set(np.flatnonzero(copied))
+            continue
         expected = [*2 * numbers[own] + 1, *2 * numbers[copied & ~own]]
         assert buffers["sent_number"][distance].tolist() == [len(expected), own.sum()]
-        tags = buffers["sent_tag"][(distance - 1) * given :] if distance else buffers["tag"]
+        places = slice((distance - 1) * given, distance * given)
+        *_, tags = buffers["sent"][places].reshape(-1).view(np.int32).reshape(5, given, 2)
         assert tags[: len(expected), 0].tolist() == expected
+        assert buffers["returned_to"][places][: own.sum()].tolist() == [*np.flatnonzero(own)]

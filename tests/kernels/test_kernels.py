@@ -68,7 +68,6 @@ RANK = RankSizes(
     partners=6,
     sent=500,
     copies=1500,
-    kept=900,
     returned=100,
 )
 WATER = Sites(10_000, 1, 0, 0.9, None, 6.7 * np.eye(3), 1.0, False, 0, 0, 64)

@@ -103,7 +103,7 @@ def of_sites(precision="mixed", **changes):
 def of_rank(rank, span=None, virial=False):
     lattice = PaddedLattice(np.array(span), 2.0) if span else BoxLattice(COUNTS, np.eye(3), 2.0)
     sizes = RankSizes(
-        rank, 3, 90, 30, given=40, patterns=3, partners=6, sent=30, copies=70, kept=40, returned=20
+        rank, 3, 90, 30, given=40, patterns=3, partners=6, sent=30, copies=70, returned=20
     )
     wanted = Specification(lattice, 4, 0.05, np.empty(0), np.empty((0, 2), int), False, np.float32)
     waves = even_ranges(lattice.fft_shape[2] // 2 + 1, 3)

@@ -103,7 +103,7 @@ LAYOUT = Neighbourhood.from_lattice(
 
 
 RANK_FILLED = {*p.INPUTS, "box_ranks", "pattern", "pattern_start", "partner", "rooms", "largest"}
-RANK_FILLED |= {"local_spectrum", "returned", "trace"}
+RANK_FILLED |= {"local_spectrum", "received", "received_number", "returned", "trace"}
 
 
 GROUPS_FILLED = {*p.INPUTS, "group", "limit"}

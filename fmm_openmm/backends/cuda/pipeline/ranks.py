@@ -26,12 +26,12 @@ from fmm_openmm.stages import NearExclusions
 MOST_RANKS = 32
 """Maximum number of ranks, the bits of a mask of ``kernels/ranks.cu``."""
 
-MARK, SEND, KEEP = "mark_particles", "copies_for_others", "own_copies"
+MARK, KEEP, SEND = "mark_particles", "own_copies", "copies_for_others"
 """Stages of the particles that the rank is given, the first one a kernel that reads "positions",
-whose address it keeps. After it the caller fills in "owners" of the particles of other ranks that
-are excluded partners. The second one makes the copies for other ranks, as far as there is room for
-them, and leaves their numbers in "sent_number". The caller sends copies and numbers to the other
-ranks. The third one makes the rank's own copies concurrently with that."""
+whose address it keeps. The other two may run concurrently: one makes the rank's own copies, the
+other one fills in "sent", copies for other ranks as far as there is room for them, and
+"sent_number". Before that the caller fills in "owners" of the particles of other ranks that are
+excluded partners; after it the caller sends copies and numbers to the other ranks."""
 
 SUMMING = ("sort", "p2m", "p2p")
 """The stages from the copies to the moments of the rank's boxes. p2p runs concurrently with all
@@ -55,16 +55,20 @@ EXPANDING = ("l2p", "gather")
 """The stages from local expansions to "xq", where the results of copies of other ranks' particles
 replace the parts. The caller sends them to the other ranks, and fills in "returned". For the
 virial, the rank's share of the products of the virial with the generators of strain follows the
-first :data:`RESULT_SUMS` of "sums"."""
+first :data:`RESULT_SUMS` in its row of "sums"."""
 
 ADD = "add_returned"
 """The stage that adds up "returned"."""
 
 FINISH, RESULTS = "finish", ("potentials", "fields", "forces")
 """The stage, a kernel, from these sums and the results of parts to the results of the given
-particles, and their buffers."""
+particles, and their buffers; it also fills in the rank's row of "sums". The caller fills in those
+of the others."""
 
-BLOCK, FINISH_BLOCK, SUM_BLOCK = 128, 256, 1024
+ENERGY = "add_energies"
+"""The stage, a kernel, from "sums" to "energy", kJ/mol, that of the particles of all ranks."""
+
+BLOCK, FINISH_BLOCK, SUM_BLOCK = 256, 256, 1024
 
 RESULT_SUMS = 6
 """Number of sums over the given particles."""
@@ -83,8 +87,8 @@ class RankSizes:
         first, given: number of the first particle that the rank is given, and how many.
         patterns, partners: lists of excluded partners, which particles share, and their total
             length (``kernels/ranks.cu``).
-        sent, copies, kept: copies that the rank sends to others at most, that it has, and how many
-            of these are of particles that it is given.
+        sent, copies: copies that the rank sends to others at most, and that it has: first one of
+            each particle that it is given.
         returned: results that others send to it at most.
     """
 
@@ -97,7 +101,6 @@ class RankSizes:
     partners: int
     sent: int
     copies: int
-    kept: int
     returned: int
 
 
@@ -123,8 +126,8 @@ class RankDescription(Description):
     Buffers that the caller fills, besides ``positions`` and ``charges`` of the given particles:
     ``box_ranks``, masks of the rank that owns each box and of those with near boxes;
     ``pattern`` of the given particles, and ``pattern_start`` and ``partner`` of all patterns;
-    ``rooms`` of copies and ``largest``, of the potentials (``kernels/ranks.cu``); and ``located``,
-    ``fraction`` and ``tag`` of the copies of other ranks' particles, with ``received_number``.
+    ``rooms`` of copies and ``largest``, of the potentials (``kernels/ranks.cu``); and ``received``,
+    the copies of other ranks' particles, with ``received_number``.
     """
 
     def __init__(
@@ -132,8 +135,8 @@ class RankDescription(Description):
     ):
         super().__init__(b, specification, None)
         self._sizes, self._share = sizes, share
-        received = sizes.copies - sizes.kept
-        self._received_blocks = max(1, -(-received // BLOCK))
+        self._received = sizes.copies - sizes.given
+        self._received_blocks = max(1, -(-self._received // BLOCK))
 
     def sort(self, positions, width):
         b, sizes = self._b, self._sizes
@@ -153,55 +156,61 @@ class RankDescription(Description):
         b.buffer("copy_of", sizes.all, np.int32)
         given, blocks = np.int32(sizes.given), max(1, -(-sizes.given // BLOCK))
         rank, ranks, first = map(np.int32, (sizes.rank, sizes.ranks, sizes.first))
-        lists_of_warps = 2 * sizes.ranks * blocks * (BLOCK // 32)
+        lists_of_warps = 2 * (sizes.ranks - 1) * blocks * (BLOCK // 32)
         chunks = -(-lists_of_warps // (4 * SUM_BLOCK))
         b.buffer("listed", lists_of_warps, np.int32)
         b.buffer("before", chunks, np.int32)
         b.buffer("ticket", 1, np.int32)
-        for name, width, dtype in (("located", 4, np.int32), ("fraction", 4, b.real)):
-            b.buffer(f"sent_{name}", (sizes.sent, width), dtype)
-        b.buffer("sent_tag", (sizes.sent, 2), np.int32)
+        b.buffer("returned_to", sizes.returned, np.int32)
+        packed = 6 * np.dtype(np.int32).itemsize + 4 * b.real.itemsize
+        for name, copies in (("sent", sizes.sent), ("received", self._received)):
+            b.buffer(name, (copies, packed), np.uint8)
         b.macros(COPIES=1, SUM_BLOCK=SUM_BLOCK)
         lists(b)
         b.stage(SETUP)
         b.memset("arrived")  # see sort
         b.memset("copy_of")  # of partners for whose copies there was no room
+        particles = "positions_address", "charges", "pattern", "parameters"
+        owners = At("owners", sizes.first)
+        lists_of_boxes = np.int32(b.n), "located", "fraction", "count", "arrived", "next"
         b.stage(MARK, "ranks", mark_particles=0)
+        counts = np.int32(b.boxes + 2)
         b.launch(
             "mark_particles", blocks, BLOCK, given, "positions", "charges", "parameters",
-            "box_ranks", At("owners", sizes.first), "wanted", "positions_address",
+            "box_ranks", owners, "wanted", "positions_address", "ticket", counts, "count",
         )  # fmt: skip
-        b.stage(SEND, "ranks", mark_partners=0, sum_lists=0, make_copies=0)
+        b.stage(KEEP, "ranks", keep_copies=0)
+        b.record("marked")
+        b.wait("marked", BACKGROUND)
         b.launch(
-            "mark_partners", blocks, BLOCK, given, rank, ranks, first, "pattern", "pattern_start",
-            "partner", "owners", "wanted", "listed", "ticket",
+            "keep_copies", blocks, BLOCK, given, rank, first, *particles, owners, "wanted",
+            *lists_of_boxes, "tag", "copy_of", stream=BACKGROUND,
         )  # fmt: skip
-        b.launch(
-            "sum_lists", chunks, SUM_BLOCK, np.int32(lists_of_warps), "listed", "before", "ticket"
-        )
-        arrays = (
-            first, "positions_address", "charges", "pattern", "parameters",
-            At("owners", sizes.first), "wanted", "listed", "before", "rooms", "sent_located",
-            "sent_fraction", "sent_tag", "sent_number", "received_number", "located", "fraction",
-            "tag", np.int32(b.n), "copy_of", "count", "arrived", "next",
-        )  # fmt: skip
-        b.launch("make_copies", blocks, BLOCK, given, rank, ranks, np.int32(0), *arrays)
-        b.stage(KEEP)
-        b.record("copied")
-        b.wait("copied", BACKGROUND)
-        b.memset("count", BACKGROUND)
-        own = np.int32(1)
-        b.launch("make_copies", blocks, BLOCK, given, rank, ranks, own, *arrays, stream=BACKGROUND)
         b.record("kept", BACKGROUND)
-        b.stage("sort", "ranks", place_copies=0)
         b.wait("kept")
+        b.stage(SEND)
+        if sizes.ranks > 1:
+            b.stage(SEND, "ranks", mark_partners=0, sum_lists=0, make_copies=0)
+            b.launch(
+                "mark_partners", blocks, BLOCK, given, rank, ranks, first, *particles,
+                "pattern_start", "partner", "owners", "wanted", "listed", *lists_of_boxes,
+            )  # fmt: skip
+            b.launch(
+                "sum_lists", chunks, SUM_BLOCK, np.int32(lists_of_warps), "listed", "before",
+                "ticket",
+            )  # fmt: skip
+            b.launch(
+                "make_copies", blocks, BLOCK, given, rank, ranks, first, *particles, owners,
+                "wanted", "listed", "before", "rooms", "sent_number", "sent", "returned_to",
+            )  # fmt: skip
+        b.stage("sort", "ranks", place_copies=0)
         if b.lattice.is_padded:  # some planes of which have no boxes
             b.memset("local_spectrum")
         if not self._share.is_direct:
             b.memset("grids")
         b.launch(
-            "place_copies", self._received_blocks, BLOCK, np.int32(b.n), ranks, "rooms",
-            "received_number", "tag", "located", "copy_of", "count", "arrived", "next",
+            "place_copies", self._received_blocks, BLOCK, ranks, "rooms", "received_number",
+            "received", *lists_of_boxes, "tag", "copy_of",
         )  # fmt: skip
         b.stage("sort", survey=0)
         return survey(b)
@@ -259,20 +268,22 @@ class RankDescription(Description):
         b = self._b
         b.stage("gather", "ranks", clear_totals=0, gather_copies=0)
         sizes, given = self._sizes, self._sizes.given
-        ranks, first = np.int32(sizes.ranks), np.int32(sizes.first)
+        ranks = np.int32(sizes.ranks)
         b.buffer("totals", (given, 4), b.real)
         if sizes.ranks > 1 and given:
             b.launch("clear_totals", -(-given // BLOCK), BLOCK, np.int32(given), "totals")
         blocks = min(-(-given // FINISH_BLOCK), FINISH_BLOCKS * b.device.multiprocessors)
         blocks = max(1, blocks)
         b.buffer("partial", (blocks, max(RESULT_SUMS - 1, len(GENERATORS))), np.float64)
-        b.buffer("sums", RESULT_SUMS + len(GENERATORS) * b.virial, np.float64)
+        row = RESULT_SUMS + len(GENERATORS) * b.virial
+        b.buffer("sums", (sizes.ranks, row), np.float64)
+        own_row = row * sizes.rank
         b.wait("near")
         if b.virial:
             b.stage("gather", "ranks", sum_strain=0)
             b.launch(
                 "sum_strain", blocks, FINISH_BLOCK, parts.start, "share", parts.x, out[0],
-                *works(b), "partial", At("count", b.boxes), At("sums", RESULT_SUMS),
+                *works(b), "partial", At("count", b.boxes), At("sums", own_row + RESULT_SUMS),
             )  # fmt: skip
         results = (parts.box, parts.weight, "place", *out, "parameters", parts.start, "share")
         b.launch(
@@ -285,8 +296,8 @@ class RankDescription(Description):
         if returned:
             for distance in range(1, sizes.ranks):
                 b.launch(
-                    "add_returned", -(-returned // BLOCK), BLOCK, np.int32(distance), first,
-                    "rooms", "sent_number", "sent_tag", "returned", "totals",
+                    "add_returned", -(-returned // BLOCK), BLOCK, np.int32(distance),
+                    "rooms", "sent_number", "returned_to", "returned", "totals",
                 )  # fmt: skip
         b.stage(FINISH, "ranks", finish=0)
         b.buffer("largest", 1, np.float64)
@@ -294,10 +305,13 @@ class RankDescription(Description):
         b.buffer("fields", (given, 3), b.real)
         b.buffer("forces", (given, 3), b.real)
         b.launch(
-            "finish", blocks, FINISH_BLOCK, np.int32(given), ranks, first, "rooms", "sent_number",
-            "received_number", "copy_of", "tag", np.int32(b.n), *results, "totals", "charges",
-            "largest", *RESULTS, "partial", "ticket", "sums",
+            "finish", blocks, FINISH_BLOCK, np.int32(given), ranks, "rooms", "sent_number", "tag",
+            np.int32(b.n), *results, "totals", "charges", "largest", *RESULTS, "partial", "ticket",
+            At("sums", own_row),
         )  # fmt: skip
+        b.stage(ENERGY, "ranks", add_energies=0)
+        b.buffer("energy", 1, np.float64)
+        b.launch("add_energies", 1, 1, ranks, np.int32(row), "sums", "energy")
         return "potentials", "fields"
 
 
@@ -333,6 +347,6 @@ def build_rank(
     b.buffer("moments", (b.terms, share.most), b.real)
     b.macros(STRIDE=share.most, ORDERED=0)
     described(b, RankDescription(b, wanted, sizes, lattice))
-    b.share_memory("spectrum", ("arrived", "next", "number"), ("far",))
+    b.share_memory("spectrum", ("sent", "received", "arrived", "next", "number"), ("far",))
     b.share_memory("local_spectrum", ("owners", "wanted"), ("totals",))
     return b.program

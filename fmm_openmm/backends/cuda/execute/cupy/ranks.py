@@ -36,7 +36,10 @@ class GpuRank:
     def __init__(self):
         self._device, self.name = cupy.cuda.Device(), device_name()
         self._stream = cupy.cuda.Stream(non_blocking=True, priority=FOREMOST)
-        self._entered, self._left = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+        self._beside = cupy.cuda.Stream(non_blocking=True)
+        self._entered, self._left, self._parted, self._joined = (
+            cupy.cuda.Event(disable_timing=True) for _ in range(4)
+        )
         self._nccl: Any = None
 
     @property
@@ -55,6 +58,19 @@ class GpuRank:
             with self._stream:
                 yield
             caller.wait_event(self._stream.record(self._left))
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Context manager in which the current stream is another one, of low priority, which waits
+        for what has been queued so far, and for which what is queued after :meth:`join` waits."""
+        self._beside.wait_event(self._stream.record(self._parted))
+        with self._beside:
+            yield
+        self._beside.record(self._joined)
+
+    def join(self) -> None:
+        """See :meth:`beside`."""
+        self._stream.wait_event(self._joined)
 
     @property
     def facts(self) -> Device:
