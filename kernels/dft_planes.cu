@@ -4,6 +4,7 @@
 // A block owns DFT_PAIRS pairs of neighbouring planes of a grid, in shared memory. Bound by memory.
 #include "common/dependency.cuh"
 #include "common/dft_plane_pairs.cuh"
+#include "common/plane_spectra.cuh"
 
 #define PLANES (PLANES0 * D1 / ROWS)
 #define PAIRS ((PLANES + 1) / 2)

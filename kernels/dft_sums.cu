@@ -3,7 +3,7 @@
 //
 // A thread owns one value of the result. Bound by the sums, which have one term per value along the
 // axis.
-#include "common/spectra.cuh"
+#include "common/plane_spectra.cuh"
 
 // The exponent of e^(2 pi i / length) in the next term.
 __device__ __forceinline__ int next(int power, int k, int length) {
