@@ -108,10 +108,11 @@ def gaussian(positions, charges, box, points, width, averaged=False):
     waves = np.indices((61, 61, 61)).reshape(3, -1).T - 30
     if averaged:
         waves = waves[~waves[:, :2].any(1)]
-    waves = 2 * np.pi * waves[waves.any(1)] @ np.linalg.inv(box).T
+    waves = waves[len(waves) // 2 + 1 :]  # one of each pair of opposite ones
+    waves = 2 * np.pi * waves @ np.linalg.inv(box).T
     square = (waves**2).sum(1)
     waves, square = waves[square < 40 / width**2], square[square < 40 / width**2]
-    weight = 4 * np.pi * COULOMB_CONSTANT / np.linalg.det(box) * np.exp(-square * width**2 / 2)
+    weight = 8 * np.pi * COULOMB_CONSTANT / np.linalg.det(box) * np.exp(-square * width**2 / 2)
     density = np.exp(-1j * waves @ positions.T) @ charges
     return (np.exp(1j * points @ waves.T) @ (weight / square * density)).real
 
