@@ -28,8 +28,9 @@ boxes that fit its cells: shifted, it would be another."""
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_promise(name, tolerance):
-    """Measured relative RMS force error: at most the tolerance, and not wastefully less than that,
-    or than what conserves energy without smoothing.
+    """Measured relative RMS force error: at most the tolerance. The expected one is not wastefully
+    less than that, or than what conserves energy without smoothing, and not far above the measured
+    one, which depends on positions that differ between processors.
     """
     d, expected = exact(name)
     solver = solver_for(name, tolerance=tolerance)
@@ -38,8 +39,10 @@ def test_promise(name, tolerance):
     assert error <= tolerance
     assert abs(result.energy - expected.energy) <= tolerance * abs(expected.energy)
     if tolerance in TELLING.get(name, TOLERANCES):
-        smoothed = solver.parameters.smoothing > 0
-        assert error >= (tolerance if smoothed else min(tolerance, CONSERVING)) / 30
+        parameters = solver.parameters
+        wanted = tolerance if parameters.smoothing > 0 else min(tolerance, CONSERVING)
+        assert parameters.expected_error >= wanted / 20
+        assert error >= parameters.expected_error / 10
 
 
 @pytest.mark.parametrize(
