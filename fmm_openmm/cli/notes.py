@@ -4,6 +4,7 @@ begins."""
 from pathlib import Path
 
 import numpy as np
+import openmm
 
 from fmm_openmm import ChargeSystem, FMMForce, UnsupportedError, find_fmm
 from fmm_openmm.boundary import Boundary
@@ -32,6 +33,11 @@ def look(args, molecules: readers.Molecules, terminal) -> dict:
         notes = [] if getattr(args, "boundary", None) else [_no_box(args)]
     else:
         notes = _box_notes(args, system, boundary)
+    if _has_reaction_field(forces[0]):
+        notes.append(
+            f"{_system_files(args)[0]} has a reaction field beyond a cutoff: the interaction here "
+            "is the full one, without it"
+        )
     if _is_uncharged(system):
         notes.append("all charges are zero: there is no Coulomb interaction")
     for note in notes:
@@ -48,6 +54,13 @@ def boundary_of(args, force) -> Boundary:
     if isinstance(force, FMMForce):
         return force._definition.boundary
     return Boundary((force.usesPeriodicBoundaryConditions(),) * 3)
+
+
+def _has_reaction_field(force) -> bool:
+    return isinstance(force, openmm.NonbondedForce) and force.getNonbondedMethod() in (
+        force.CutoffNonPeriodic,
+        force.CutoffPeriodic,
+    )
 
 
 def _is_uncharged(system) -> bool:

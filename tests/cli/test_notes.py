@@ -67,6 +67,21 @@ def test_a_system_in_free_space_is_named(command, succeed, folder):
     )
 
 
+@pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[2]], ids=["convert", "validate"])
+@pytest.mark.parametrize("method", ["CutoffPeriodic", "CutoffNonPeriodic"])
+def test_a_reaction_field_is_noted(method, command, succeed, folder):
+    """It is not what is compared, or what charges alone have."""
+    system = openmm.XmlSerializer.deserialize((folder / "system.xml").read_text())
+    force = next(f for f in system.getForces() if isinstance(f, openmm.NonbondedForce))
+    force.setNonbondedMethod(getattr(force, method))
+    (folder / "field.xml").write_text(openmm.XmlSerializer.serialize(system))
+    _, notes = noted(succeed, command, "field.xml", "water.pdb")
+    assert notes[-1] == (
+        "field.xml has a reaction field beyond a cutoff: the interaction here is the full one, "
+        "without it"
+    )
+
+
 @pytest.mark.parametrize(
     ("lengths", "density"),
     [
