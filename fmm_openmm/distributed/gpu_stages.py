@@ -404,6 +404,8 @@ class GpuStages:
         for name in of_evaluations - kept.keys():
             kept[name] = self._gpu.arrays.empty(0, program.buffers[name].dtype)
         run = self._gpu.made(program, kept)
+        for name in {"located", "place"} - kept.keys():
+            run.buffers[name].fill(0)  # read for partners for whose copies there is no room
         run.buffers["rooms"][...] = self._gpu.arrays.asarray(rooms.table)
         derivatives, waves = "operator_derivatives", self._waves[rank]
         if virial and derivatives not in kept and waves.stop > waves.start:

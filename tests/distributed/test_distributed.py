@@ -51,6 +51,16 @@ def ions(boundary, cell, net=0.0, **options):
     return charges, x, vectors, pairs, {"boundary": boundary, **options}
 
 
+def partners():
+    """Ions with more excluded partners far from the boxes of a rank than it has room for at first.
+    The first ion that a rank is given is neither one of them nor near its boxes."""
+    options = {"grid": (2, 2, 40), "smoothing": 0.0, **COARSE}
+    charges, x, vectors, _, options = ions("periodic", np.diag([1.0, 1.0, 20.0]), **options)
+    x = vectors.diagonal() - x
+    pairs = np.argsort(x[:, 2]).reshape(2, 300).T
+    return charges, x, vectors, pairs[np.arange(300) % 31 != 30], options
+
+
 CUBE = 2.7 * np.eye(3)
 SKEWED = np.array([[2.8, 0.0, 0.0], [0.9, 2.6, 0.0], [-0.8, 1.1, 2.4]])
 LONG = np.diag([1.5, 1.5, 7.5])
@@ -79,6 +89,7 @@ GPU_CASES = {
     "split": lambda: ions("periodic", CUBE, net=3.0, grid=(5, 5, 5), smoothing=0.1, **COARSE),
     "skewed": lambda: ions("periodic", SKEWED, exclusions_periodic=True, **COARSE),
     "long": lambda: ions("periodic", LONG, grid=(3, 4, 19), **COARSE),
+    "partners": partners,
     "flat": lambda: ions("periodic", FLAT, grid=(5, 19, 2), **COARSE),
     "open": lambda: ions("open", SKEWED, net=-2.0, **COARSE),
     "slab": lambda: ions("slab", SKEWED, net=2.0, neutralization=SHEETS, **COARSE),
