@@ -321,6 +321,7 @@ class GpuStages:
 
     def _prepare(self, positions: np.ndarray, width: float, virial: bool) -> None:
         """Share the boxes among the ranks, by the parts in them, and make the program."""
+        self._gpu.join()  # earlier stages, whose memory these may get, can have begun an evaluation
         comm, lattice = self._comm, self.lattice
         smoothing = self._specification.smoothing
         index = index_grid(0, lattice.span).reshape(-1, 3)
