@@ -4,12 +4,12 @@ begins."""
 from pathlib import Path
 
 import numpy as np
-import openmm
 
 from fmm_openmm import ChargeSystem, FMMForce, UnsupportedError, find_fmm
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.cli import inputs, readers
 from fmm_openmm.convert.openmm_system import default_box, nonbonded_force
+from fmm_openmm.integration.conversion.original import REACTION_FIELD
 
 DENSITIES = (1.0, 300.0)
 """Bounds of the density, atoms per nm^3, outside which a note questions the unit of the box.
@@ -33,7 +33,7 @@ def look(args, molecules: readers.Molecules, terminal) -> dict:
         notes = [] if getattr(args, "boundary", None) else [_no_box(args)]
     else:
         notes = _box_notes(args, system, boundary)
-    if _has_reaction_field(forces[0]):
+    if not isinstance(forces[0], FMMForce) and forces[0].getNonbondedMethod() in REACTION_FIELD:
         notes.append(
             f"{_system_files(args)[0]} has a reaction field beyond a cutoff: the interaction here "
             "is the full one, without it"
@@ -54,13 +54,6 @@ def boundary_of(args, force) -> Boundary:
     if isinstance(force, FMMForce):
         return force._definition.boundary
     return Boundary((force.usesPeriodicBoundaryConditions(),) * 3)
-
-
-def _has_reaction_field(force) -> bool:
-    return isinstance(force, openmm.NonbondedForce) and force.getNonbondedMethod() in (
-        force.CutoffNonPeriodic,
-        force.CutoffPeriodic,
-    )
 
 
 def _is_uncharged(system) -> bool:

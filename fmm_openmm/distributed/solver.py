@@ -283,8 +283,9 @@ class DistributedSolver:
             def begin():
                 checked = check()
                 if self._gpu is not None and self._stages is not None:
-                    boxes = self._kept_boxes(checked[2].cell) if stays else None
-                    self._stages.begin(checked[0], boxes.width if boxes else None)
+                    x, _, frame, _ = checked  # positions in another frame are turned first
+                    boxes = self._kept_boxes(frame.cell) if stays and frame.is_users else None
+                    self._stages.begin(x, boxes.width if boxes else None)
                 return checked
 
             x, _, frame, numbers = agree(comm, begin, common)

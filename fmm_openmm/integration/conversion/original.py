@@ -13,6 +13,9 @@ from fmm_openmm.integration.table import Table
 METHODS = ("NoCutoff", "CutoffNonPeriodic", "CutoffPeriodic", "Ewald", "PME", "LJPME")
 """Names of the methods of a NonbondedForce, indexed by method."""
 
+REACTION_FIELD = range(1, 3)
+"""Methods with a reaction field."""
+
 PERIODIC = range(2, 6)
 """Periodic methods."""
 

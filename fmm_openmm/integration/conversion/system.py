@@ -7,7 +7,7 @@ import openmm
 
 from fmm_openmm.convert.nonbonded import charged_places, nonbonded_forces, particle_parameters
 from fmm_openmm.errors import UnsupportedError, warn
-from fmm_openmm.integration.conversion.original import METHODS, Original
+from fmm_openmm.integration.conversion.original import METHODS, REACTION_FIELD, Original
 from fmm_openmm.integration.force import FMMForce, boundary_for, find_fmm
 from fmm_openmm.integration.guard.edits import converted_force, expected_charges, forget, remember
 from fmm_openmm.integration.guard.zeroed import signature, zeroed
@@ -18,7 +18,6 @@ from fmm_openmm.planning.request import TOLERANCE
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_REACTION_FIELD = (openmm.NonbondedForce.CutoffPeriodic, openmm.NonbondedForce.CutoffNonPeriodic)
 _OTHER_ELECTROSTATICS = (
     "AmoebaMultipoleForce",
     "AmoebaGeneralizedKirkwoodForce",
@@ -202,7 +201,7 @@ def _check_nonbonded(
 ) -> None:
     method = force.getNonbondedMethod()
     name = f"NonbondedForce {force.getName()!r}"
-    if method in _REACTION_FIELD and not allow_reaction_field:
+    if method in REACTION_FIELD and not allow_reaction_field:
         full = "PME" if force.usesPeriodicBoundaryConditions() else "NoCutoff"
         raise UnsupportedError(
             f"{name} uses {METHODS[method]}, whose reaction field is a different physical model "

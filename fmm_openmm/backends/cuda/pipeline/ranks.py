@@ -188,7 +188,6 @@ class RankDescription(Description):
         )  # fmt: skip
         b.record("kept", BACKGROUND)
         b.wait("kept")
-        b.stage(SEND)
         if sizes.ranks > 1:
             b.stage(SEND, "ranks", mark_partners=0, sum_lists=0, make_copies=0)
             b.launch(
