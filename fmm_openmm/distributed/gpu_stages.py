@@ -9,7 +9,7 @@ before and once after that. The near field, which needs no exchange after that o
 runs along with it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +25,7 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
     ADD,
     CONVOLVE,
     ENERGY,
+    EXCHANGED,
     EXPANDING,
     FINISH,
     FORWARD,
@@ -64,7 +65,7 @@ class Gpu(Protocol):
     @property
     def facts(self) -> Device: ...
     def active(self) -> AbstractContextManager: ...
-    def made(self, program: Program, given: dict[str, Any]) -> Any: ...
+    def made(self, program: Program, given: dict[str, Any], exchanged: Iterable[str]) -> Any: ...
     def beside(self) -> AbstractContextManager: ...
     def join(self) -> None: ...
     def kernel(self, run: Any, stage: str, *names: str) -> Callable[..., None]: ...
@@ -404,7 +405,7 @@ class GpuStages:
         of_evaluations = {"positions", *RESULTS, "energy"}  # each has its own
         for name in of_evaluations - kept.keys():
             kept[name] = self._gpu.arrays.empty(0, program.buffers[name].dtype)
-        run = self._gpu.made(program, kept)
+        run = self._gpu.made(program, kept, EXCHANGED)
         for name in {"located", "place"} - kept.keys():
             run.buffers[name].fill(0)  # read for partners for whose copies there is no room
         run.buffers["rooms"][...] = self._gpu.arrays.asarray(rooms.table)

@@ -1,6 +1,6 @@
 """A GPU of a rank on the host: programs by ``tests/emulator``, NumPy's arrays, exchanged by MPI."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -33,7 +33,9 @@ class EmulatedGpu:
     def join(self) -> None:
         pass
 
-    def made(self, program: Program, given: dict[str, np.ndarray]) -> EmulatedRun:
+    def made(
+        self, program: Program, given: dict[str, np.ndarray], exchanged: Iterable[str]
+    ) -> EmulatedRun:
         return EmulatedRun(program, given, self._folder)
 
     def kernel(self, run: EmulatedRun, stage: str, *names: str) -> Callable[..., None]:

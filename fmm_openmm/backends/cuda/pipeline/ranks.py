@@ -68,6 +68,9 @@ of the others."""
 ENERGY = "add_energies"
 """The stage, a kernel, from "sums" to "energy", kJ/mol, that of the particles of all ranks."""
 
+EXCHANGED = ("spectrum", "local_spectrum", "xq", "returned")
+"""Large buffers from which and to which the caller sends."""
+
 BLOCK, FINISH_BLOCK, SUM_BLOCK = 256, 256, 1024
 
 RESULT_SUMS = 6

@@ -1,10 +1,12 @@
 """The GPU of one of many ranks: programs on it, and NCCL between the GPUs of all."""
 
+import ctypes
 import os
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import cupy
@@ -41,6 +43,7 @@ class GpuRank:
             cupy.cuda.Event(disable_timing=True) for _ in range(4)
         )
         self._nccl: Any = None
+        self._allocator: Any = None  # of memory that NCCL maps; None is CuPy's own
 
     @property
     def place(self) -> tuple[str, str]:
@@ -90,10 +93,18 @@ class GpuRank:
         os.environ.setdefault(*CHANNELS)
         with self._device:
             self._nccl = _nccl().NcclCommunicator(ranks, identifier, rank)
+        if hasattr(_library(), "ncclMemAlloc"):  # from NCCL 2.19 on
+            self._allocator = cupy.cuda.PythonFunctionAllocator(_allocate, _free).malloc
 
-    def made(self, program: Program, given: dict[str, Any]) -> Run:
-        """A program on the device, with buffers of another one."""
+    def made(self, program: Program, given: dict[str, Any], exchanged: Iterable[str]) -> Run:
+        """A program on the device, with buffers of another one. Those that are ``exchanged`` have
+        memory that NCCL maps."""
         with explained(program):
+            if self._allocator:
+                with cupy.cuda.using_allocator(self._allocator):
+                    for name in set(exchanged) - given.keys():
+                        buffer = program.buffers[name]
+                        given[name] = cupy.empty(buffer.shape, buffer.dtype)
             return Run(program, given)
 
     def kernel(self, run: Run, stage: str, *names: str) -> Callable[..., None]:
@@ -105,9 +116,9 @@ class GpuRank:
     def repeated(self, run: Run, queue: Callable[[], None]) -> Callable[[], None]:
         """Queue the stages of a program and the exchanges that ``queue`` queues. Returns what
         queues the same again, as a CUDA graph. All ranks call both together."""
-        pool = cupy.cuda.MemoryPool()  # for the arrays that the graph uses between its kernels
+        pool = cupy.cuda.MemoryPool(self._allocator)  # of arrays between kernels of the graph
         with cupy.cuda.using_allocator(pool.malloc):
-            graph = run.captured(queue, uses=(pool, self._nccl))
+            graph = run.captured(queue, uses=(pool, self._nccl, run.buffers))
         return lambda: graph.launch(cupy.cuda.get_current_stream())
 
     def fill_derivatives(self, run: Run, lattice: BoxLattice, order: int, first: int) -> None:
@@ -140,6 +151,29 @@ class GpuRank:
                     if array.size:
                         queue(array.data.ptr, array.nbytes, nccl.NCCL_INT8, other, stream)
         nccl.groupEnd()
+
+
+def _allocate(size: int, device: int) -> int:
+    """Memory that other GPUs can map, which halves the time of what a graph exchanges: NCCL then
+    copies it once, not to buffers of its own and from there. Returns its address."""
+    address = ctypes.c_void_p()
+    for _ in range(2):
+        if not _library().ncclMemAlloc(ctypes.byref(address), ctypes.c_size_t(size)):
+            return address.value or 0
+        cupy.get_default_memory_pool().free_all_blocks()  # as CuPy does
+    raise MemoryError(f"NCCL finds no {size:,} bytes")
+
+
+def _free(address: int, device: int) -> None:
+    """The inverse of :func:`_allocate`. Unlike `cudaFree` it has to wait for the device itself."""
+    cupy.cuda.runtime.deviceSynchronize()
+    _library().ncclMemFree(ctypes.c_void_p(address))
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """NCCL, which CuPy has loaded, for the two functions that CuPy does not call."""
+    return ctypes.CDLL("libnccl.so.2")
 
 
 def _nccl():
