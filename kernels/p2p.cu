@@ -62,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? (VIRIAL ? 1
         const int* __restrict__ partner_start /* (n + 1), or COPIES: (patterns + 1) */,
         const int* __restrict__ partner /* the particle itself, then its exclusions */,
 #if COPIES
-        const Tag* __restrict__ tag /* (n): see ranks.cu */,
-        const int* __restrict__ copy_of /* (all) */,
+        int given, int first, const Pattern* __restrict__ pattern /* (given): see ranks.cu */,
+        const Tag* __restrict__ tag /* (n - given) */, const int* __restrict__ copy_of /* (all) */,
 #endif
         const Parameters* __restrict__ parameters,
         const int* __restrict__ potentials_wanted /* (1): not only forces */,
@@ -79,10 +79,21 @@ extern "C" __global__ void __launch_bounds__(64, sizeof(real) == 4 ? (VIRIAL ? 1
     const bool fetches_sources = (threadIdx.x < 32) == (box % 2 == 0);
     const int first_target = start[box], last_target = start[box + 1];
     if (first_target == last_target) return;
-    const ExclusionTables tables = {n,        xq,     sorted,        place,   located,
-                                    fraction, row_of, partner_start, partner, parameters,
+    const ExclusionTables tables = {n,
+                                    xq,
+                                    sorted,
+                                    place,
+                                    located,
+                                    fraction,
+                                    row_of,
+                                    partner_start,
+                                    partner,
+                                    parameters,
 #if COPIES
-                                    tag,      copy_of
+                                    {given, first},
+                                    pattern,
+                                    tag,
+                                    copy_of
 #endif
     };
     if (fetches_sources) list_rows(s, box, lane, start, offset);

@@ -95,11 +95,11 @@ __device__ __forceinline__ Located locate(int i, const POSITION* __restrict__ po
 
 extern "C" __global__ void mark_particles(
     int n, const POSITION* __restrict__ positions /* (n, 3) */,
-    const real* __restrict__ charges /* (n) */, const Parameters* __restrict__ parameters,
+    const real* __restrict__ charges /* (n) */, const Parameters* __restrict__ parameters, int rank,
     const BoxRanks* __restrict__ ranks /* (BOXES) */, unsigned* __restrict__ owners /* (n) */,
-    unsigned* __restrict__ wanted /* (n) */, Positions* __restrict__ address /* (1) */,
-    int* __restrict__ ticket /* (1): zeroed */, int counts,
-    int* __restrict__ count /* (counts): zeroed */) {
+    unsigned* __restrict__ wanted /* (n) */, Pattern* __restrict__ pattern /* (n) */,
+    Positions* __restrict__ address /* (1) */, int* __restrict__ ticket /* (1): zeroed */,
+    int counts, int* __restrict__ count /* (counts): zeroed */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i == 0) *address = positions, *ticket = 0;
     for (int k = i; k < counts; k += gridDim.x * blockDim.x) count[k] = 0;
@@ -114,6 +114,8 @@ extern "C" __global__ void mark_particles(
     });
     owners[i] = own;
     wanted[i] = near;
+    const bool is_own = own >> rank & 1;
+    if (pattern[i].is_own() != is_own) pattern[i] = pattern[i].with_own(is_own);
 }
 
 // Calls visit(distance, list, lanes) for the copies of a warp's particles for each other rank: an
@@ -141,27 +143,21 @@ __device__ __forceinline__ void keep(int i, const POSITION* __restrict__ positio
 }
 
 extern "C" __global__ void keep_copies(
-    int n, int rank, int first /* number of particle 0 among all */,
-    const Positions* __restrict__ address /* (1) */, const real* __restrict__ charges /* (n) */,
-    const int* __restrict__ pattern /* (n) */, const Parameters* __restrict__ parameters,
-    const unsigned* __restrict__ owners /* (n) */, const unsigned* wanted /* (n) */,
-    int room /* of all copies */, Located* __restrict__ located /* (room) */,
-    real4* __restrict__ fraction, int* __restrict__ count /* (BOXES) */,
-    int* __restrict__ arrived /* (BOXES, LISTED) */, int* __restrict__ next /* (CORNERS, room) */,
-    Tag* __restrict__ tag /* (room) */,
-    int* __restrict__ copy_of /* (all): copy of each particle that has one */) {
+    int n, int rank, const Positions* __restrict__ address /* (1) */,
+    const real* __restrict__ charges /* (n) */, const Parameters* __restrict__ parameters,
+    const unsigned* wanted /* (n) */, int room /* of all copies */,
+    Located* __restrict__ located /* (room) */, real4* __restrict__ fraction,
+    int* __restrict__ count /* (BOXES) */, int* __restrict__ arrived /* (BOXES, LISTED) */,
+    int* __restrict__ next /* (CORNERS, room) */) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    copy_of[first + i] = i;
-    tag[i] = {2 * (first + i) + int(owners[i] >> rank & 1), pattern[i]};
-    if (wanted[i] >> rank & 1)
+    if (i < n && wanted[i] >> rank & 1)
         keep(i, *address, charges, parameters, located, fraction, {room, count, arrived, next});
 }
 
 extern "C" __global__ void mark_partners(
-    int n, int rank, int ranks, int first, const Positions* __restrict__ address,
-    const real* __restrict__ charges, const int* __restrict__ pattern,
-    const Parameters* __restrict__ parameters,
+    int n, int rank, int ranks, int first /* number of particle 0 among all */,
+    const Positions* __restrict__ address, const real* __restrict__ charges,
+    const Pattern* __restrict__ pattern, const Parameters* __restrict__ parameters,
     const int* __restrict__ pattern_start /* (patterns + 1) */,
     const int* __restrict__ partner /* of each pattern */,
     const unsigned* __restrict__ owners /* (all) */,
@@ -175,7 +171,8 @@ extern "C" __global__ void mark_partners(
     if (i < n) {
         own = owners[first + i];
         near = wanted[i];
-        for (int k = pattern_start[pattern[i]]; k < pattern_start[pattern[i] + 1]; k++)
+        const int shared = pattern[i].number();
+        for (int k = pattern_start[shared]; k < pattern_start[shared + 1]; k++)
             needed |= owners[first + i + partner[k]];
         if (needed & ~near & ~here) wanted[i] = near | (needed & ~here);
         if (needed & ~near & here)
@@ -276,7 +273,7 @@ __device__ __forceinline__ Copies unpacked(const Packed* begin, int room) {
 
 extern "C" __global__ void make_copies(
     int n, int rank, int ranks, int first, const Positions* __restrict__ address,
-    const real* __restrict__ charges, const int* __restrict__ pattern,
+    const real* __restrict__ charges, const Pattern* __restrict__ pattern,
     const Parameters* __restrict__ parameters, const unsigned* __restrict__ owners /* (n) */,
     const unsigned* __restrict__ wanted /* (n) */,
     const int* __restrict__ listed /* (2 (ranks - 1), warps) */, const int* __restrict__ before,
@@ -301,7 +298,7 @@ extern "C" __global__ void make_copies(
         if (k >= room.to_room) return;
         const Copies to = unpacked(sent + room.to, room.to_room);
         to.located[k] = locate(i, *address, charges[i], parameters, to.fraction[k]);
-        to.tag[k] = {2 * (first + i) + is_own, pattern[i]};
+        to.tag[k] = {first + i, pattern[i].with_own(is_own)};
     });
 }
 
@@ -310,8 +307,8 @@ extern "C" __global__ void place_copies(
     const Number* __restrict__ number /* (ranks) */,
     const Packed* __restrict__ received /* of copies from other ranks */, int n /* places */,
     Located* __restrict__ located, real4* __restrict__ fraction, int* __restrict__ count,
-    int* __restrict__ arrived, int* __restrict__ next, Tag* __restrict__ tag,
-    int* __restrict__ copy_of) {
+    int* __restrict__ arrived, int* __restrict__ next, Tag* __restrict__ tag /* (n - given) */,
+    int* __restrict__ copy_of /* (all): of each particle of another rank that has one */) {
     const int given = rooms[0].from_room, i = given + blockIdx.x * blockDim.x + threadIdx.x;
     const int distance = distance_of(i, rooms, ranks);
     if (i >= n || !is_copy(i, distance, rooms, number)) return;
@@ -321,8 +318,9 @@ extern "C" __global__ void place_copies(
     const Located at = from.located[k];
     located[i] = at;
     fraction[i] = from.fraction[k];
-    tag[i] = from.tag[k];
-    copy_of[tag[i].number()] = i;
+    const Tag its = from.tag[k];
+    tag[i - given] = its;
+    copy_of[its.number] = i;
     append_parts(i, at, {n, count, arrived, next});
 }
 
@@ -354,14 +352,15 @@ extern "C" __global__ void __launch_bounds__(256)
 
 extern "C" __global__ void gather_copies(
     int n /* places */, int ranks, const Room* __restrict__ rooms /* (ranks) */,
-    const Number* __restrict__ number /* (ranks) */, const Tag* __restrict__ tag,
+    const Number* __restrict__ number /* (ranks) */, const Tag* __restrict__ tag /* (n - given) */,
     const Located* __restrict__ located, const real4* __restrict__ fraction,
     const int* __restrict__ place, const real4* __restrict__ far, const real4* __restrict__ near,
     const Parameters* __restrict__ parameters, const int* __restrict__ start /* (BOXES + 1) */,
     const Share* __restrict__ share /* (1) */,
     real4* __restrict__ results /* (n): potential, field */) {
-    const int i = rooms[0].from_room + blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n || !is_copy(i, distance_of(i, rooms, ranks), rooms, number) || !tag[i].is_own())
+    const int given = rooms[0].from_room, i = given + blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n || !is_copy(i, distance_of(i, rooms, ranks), rooms, number) ||
+        !tag[i - given].pattern.is_own())
         return;
     results[i] = result_of(i, results_of_parts(n, located, fraction, place, far, near, parameters,
                                                start, share))
@@ -384,9 +383,9 @@ extern "C" __global__ void add_returned(int distance, const Room* __restrict__ r
 extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
     finish(int n, int ranks, const Room* __restrict__ rooms /* (ranks) */,
            const Number* __restrict__ sent_number /* (ranks) */,
-           const Tag* __restrict__ tag /* of copies */, int room, const Located* __restrict__ located,
-           const real4* __restrict__ fraction, const int* __restrict__ place,
-           const real4* __restrict__ far, const real4* __restrict__ near,
+           const Pattern* __restrict__ pattern /* (n) */, int room /* of copies */,
+           const Located* __restrict__ located, const real4* __restrict__ fraction,
+           const int* __restrict__ place, const real4* __restrict__ far, const real4* __restrict__ near,
            const Parameters* __restrict__ parameters, const int* __restrict__ start /* (BOXES + 1) */,
            const Share* __restrict__ share /* (1) */,
            const real4* __restrict__ totals /* (n): potential, field, of other ranks */,
@@ -402,7 +401,7 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
         results_of_parts(room, located, fraction, place, far, near, parameters, start, share);
     double own[5] = {0, 0, 0, 0, 0};
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-        const bool here = tag[i].is_own();
+        const bool here = pattern[i].is_own();
         real4 total = {0, 0, 0, 0};
         if (ranks > 1 && (SMOOTHED || !here)) total = totals[i];
         if (here) {

@@ -342,7 +342,7 @@ class GpuStages:
         bits = 1 << np.arange(comm.size, dtype=np.uint32)
         masks = [bits[self._shares.owner], self._shares.near @ bits]
         self._fill("box_ranks", np.column_stack(masks).astype(np.uint32))
-        self._fill("pattern", self._patterns.pattern)
+        self._fill("pattern", 2 * self._patterns.pattern)  # the lowest bit is the kernels'
         self._fill("pattern_start", self._patterns.start)
         self._fill("partner", self._patterns.partner)
         self._fill("charges", self._charges)

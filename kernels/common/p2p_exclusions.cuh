@@ -19,6 +19,8 @@ struct ExclusionTables {
     const int* __restrict__ partner;
     const Parameters* __restrict__ parameters;
 #if COPIES
+    Given given;
+    const Pattern* __restrict__ pattern;
     const Tag* __restrict__ tag;
     const int* __restrict__ copy_of;
 #endif
@@ -65,8 +67,9 @@ struct ExclusionCursor {
 __device__ __forceinline__ int partner_at(const ExclusionTables& tables,
                                           const ExclusionCursor& cursor, int k) {
 #if COPIES
-    return SMOOTHED && k < cursor.first ? cursor.particle
-                                        : tables.copy_of[cursor.number + tables.partner[k]];
+    if (SMOOTHED && k < cursor.first) return cursor.particle;
+    const int number = cursor.number + tables.partner[k], place = number - tables.given.first;
+    return place >= 0 && place < tables.given.count ? place : tables.copy_of[number];
 #else
     return tables.partner[k];
 #endif
@@ -80,11 +83,13 @@ __device__ __forceinline__ ExclusionCursor begin_exclusions(const ExclusionTable
         const int part = tables.sorted[batch + cursor.target];
         cursor.particle = part >> 3;
 #if COPIES
-        const Tag tag = tables.tag[cursor.particle];
-        cursor.number = tag.number();
-        cursor.first = tables.partner_start[tag.pattern];
+        const int i = cursor.particle;
+        const Tag tag = i < tables.given.count ? Tag{tables.given.first + i, tables.pattern[i]}
+                                               : tables.tag[i - tables.given.count];
+        cursor.number = tag.number;
+        cursor.first = tables.partner_start[tag.pattern.number()];
         cursor.next = cursor.first - 1 + (lane & (cursor.share - 1));
-        cursor.last = tables.partner_start[tag.pattern + 1];
+        cursor.last = tables.partner_start[tag.pattern.number() + 1];
 #else
         cursor.next = tables.partner_start[cursor.particle] + (lane & (cursor.share - 1));
         cursor.last = tables.partner_start[cursor.particle + 1];

@@ -321,14 +321,14 @@ def test_copies_are_in_the_order_of_their_particles(folder):
         bits = (buffers[name] >> other & 1 == 1 for name in ("owners", "wanted"))
         own, copied = (each[-given:] for each in bits)
         if distance == 0:
-            assert buffers["tag"][:, 0].tolist() == [*2 * numbers + own]
+            assert buffers["pattern"].tolist() == own.tolist()
             lists = zip(buffers["arrived"][:, :-1], buffers["count"], strict=False)
             listed = np.concatenate([parts[:length] // 8 for parts, length in lists])
             assert set(listed) == set(np.flatnonzero(copied))
             continue
-        expected = [*2 * numbers[own] + 1, *2 * numbers[copied & ~own]]
+        expected = [[i, 1] for i in numbers[own]] + [[i, 0] for i in numbers[copied & ~own]]
         assert buffers["sent_number"][distance].tolist() == [len(expected), own.sum()]
         places = slice((distance - 1) * given, distance * given)
         *_, tags = buffers["sent"][places].reshape(-1).view(np.int32).reshape(5, given, 2)
-        assert tags[: len(expected), 0].tolist() == expected
+        assert tags[: len(expected)].tolist() == expected
         assert buffers["returned_to"][places][: own.sum()].tolist() == [*np.flatnonzero(own)]

@@ -53,9 +53,15 @@ def list_near(b: Builder, values: int) -> None:
     b.table("offsets", np.pad(stencil, ((0, 0), (0, 1))), np.int32)
 
 
-def p2p(b: Builder, parts: Parts[str], near: NearExclusions[str], out: list[str]) -> None:
+def p2p(
+    b: Builder, parts: Parts[str], near: NearExclusions[str], out: list[str], copies: tuple = ()
+) -> None:
     """The near field at the parts. Records the event "near". It needs only the parts, so it runs
-    concurrently with the far field."""
+    concurrently with the far field.
+
+    Args:
+        copies: with COPIES, the arguments of the kernel by which it finds excluded partners.
+    """
     b.stage("p2p", p2p=0)
     list_near(b, 4)
     b.table("potentials_wanted", [1], np.int32)
@@ -66,8 +72,7 @@ def p2p(b: Builder, parts: Parts[str], near: NearExclusions[str], out: list[str]
     b.launch(
         "p2p", b.targets, P2P_BLOCK, np.int32(b.n), parts.start, parts.x, parts.particle, "place",
         parts.box, parts.weight, "offsets", "shifts", near.offset, near.start, near.part,
-        *["tag", "copy_of"] * b.program.macros["COPIES"], "parameters", "potentials_wanted",
-        *["near_work"] * b.virial, "near", "share",
+        *copies, "parameters", "potentials_wanted", *["near_work"] * b.virial, "near", "share",
         stream=BACKGROUND,
     )  # fmt: skip
     b.record("near", BACKGROUND)

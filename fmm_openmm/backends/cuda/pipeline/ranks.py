@@ -127,10 +127,10 @@ class RankDescription(Description):
     """The stages of a rank.
 
     Buffers that the caller fills, besides ``positions`` and ``charges`` of the given particles:
-    ``box_ranks``, masks of the rank that owns each box and of those with near boxes;
-    ``pattern`` of the given particles, and ``pattern_start`` and ``partner`` of all patterns;
-    ``rooms`` of copies and ``largest``, of the potentials (``kernels/ranks.cu``); and ``received``,
-    the copies of other ranks' particles, with ``received_number``.
+    ``box_ranks``, masks of the rank that owns each box and of those with near boxes; ``pattern`` of
+    the given particles, doubled, and ``pattern_start`` and ``partner`` of all patterns; ``rooms``
+    of copies and ``largest``, of the potentials (``kernels/ranks.cu``); and ``received``, the
+    copies of other ranks' particles, with ``received_number``.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class RankDescription(Description):
         b.buffer("rooms", (sizes.ranks, 6), np.int32)
         b.buffer("sent_number", (sizes.ranks, 2), np.int32)
         b.buffer("received_number", (sizes.ranks, 2), np.int32)
-        b.buffer("tag", (b.n, 2), np.int32)
+        b.buffer("tag", (self._received, 2), np.int32)
         b.buffer("copy_of", sizes.all, np.int32)
         given, blocks = np.int32(sizes.given), max(1, -(-sizes.given // BLOCK))
         rank, ranks, first = map(np.int32, (sizes.rank, sizes.ranks, sizes.first))
@@ -173,28 +173,28 @@ class RankDescription(Description):
         b.stage(SETUP)
         b.memset("arrived")  # see sort
         b.memset("copy_of")  # of partners for whose copies there was no room
-        particles = "positions_address", "charges", "pattern", "parameters"
+        address, tagged = "positions_address", ("charges", "pattern", "parameters")
         owners = At("owners", sizes.first)
         lists_of_boxes = np.int32(b.n), "located", "fraction", "count", "arrived", "next"
         b.stage(MARK, "ranks", mark_particles=0)
         counts = np.int32(b.boxes + 2)
         b.launch(
-            "mark_particles", blocks, BLOCK, given, "positions", "charges", "parameters",
-            "box_ranks", owners, "wanted", "positions_address", "ticket", counts, "count",
+            "mark_particles", blocks, BLOCK, given, "positions", "charges", "parameters", rank,
+            "box_ranks", owners, "wanted", "pattern", address, "ticket", counts, "count",
         )  # fmt: skip
         b.stage(KEEP, "ranks", keep_copies=0)
         b.record("marked")
         b.wait("marked", BACKGROUND)
         b.launch(
-            "keep_copies", blocks, BLOCK, given, rank, first, *particles, owners, "wanted",
-            *lists_of_boxes, "tag", "copy_of", stream=BACKGROUND,
+            "keep_copies", blocks, BLOCK, given, rank, address, "charges", "parameters", "wanted",
+            *lists_of_boxes, stream=BACKGROUND,
         )  # fmt: skip
         b.record("kept", BACKGROUND)
         b.wait("kept")
         if sizes.ranks > 1:
             b.stage(SEND, "ranks", mark_partners=0, sum_lists=0, make_copies=0)
             b.launch(
-                "mark_partners", blocks, BLOCK, given, rank, ranks, first, *particles,
+                "mark_partners", blocks, BLOCK, given, rank, ranks, first, address, *tagged,
                 "pattern_start", "partner", "owners", "wanted", "listed", *lists_of_boxes,
             )  # fmt: skip
             b.launch(
@@ -202,7 +202,7 @@ class RankDescription(Description):
                 "ticket",
             )  # fmt: skip
             b.launch(
-                "make_copies", blocks, BLOCK, given, rank, ranks, first, *particles, owners,
+                "make_copies", blocks, BLOCK, given, rank, ranks, first, address, *tagged, owners,
                 "wanted", "listed", "before", "rooms", "sent_number", "sent", "returned_to",
             )  # fmt: skip
         b.stage("sort", "ranks", place_copies=0)
@@ -260,7 +260,9 @@ class RankDescription(Description):
         return moments
 
     def p2p(self, parts, near, out):
-        p2p(self._b, parts, near, out)
+        sizes = self._sizes
+        given = np.int32(sizes.given), np.int32(sizes.first)
+        p2p(self._b, parts, near, out, (*given, "pattern", "tag", "copy_of"))
 
     def exclusions(self, parts, out):
         list_offsets(self._b)
@@ -307,9 +309,9 @@ class RankDescription(Description):
         b.buffer("fields", (given, 3), b.real)
         b.buffer("forces", (given, 3), b.real)
         b.launch(
-            "finish", blocks, FINISH_BLOCK, np.int32(given), ranks, "rooms", "sent_number", "tag",
-            np.int32(b.n), *results, "totals", "charges", "largest", *RESULTS, "partial", "ticket",
-            At("sums", own_row),
+            "finish", blocks, FINISH_BLOCK, np.int32(given), ranks, "rooms", "sent_number",
+            "pattern", np.int32(b.n), *results, "totals", "charges", "largest", *RESULTS, "partial",
+            "ticket", At("sums", own_row),
         )  # fmt: skip
         b.stage(ENERGY, "ranks", add_energies=0)
         b.buffer("energy", 1, np.float64)
