@@ -37,7 +37,10 @@ class AgreedError(Exception):
 
 
 def agree(
-    comm, compute: Callable[[], Value], common: Callable[[Value], dict[str, Any]] | None = None
+    comm,
+    compute: Callable[[], Value],
+    common: Callable[[Value], dict[str, Any]] | None = None,
+    meanwhile: Callable[[Value], None] | None = None,
 ) -> Value:
     """What ``compute`` returns on this rank, once it has succeeded on all of them.
 
@@ -45,14 +48,22 @@ def agree(
         compute: called on every rank.
         common: from the value, what the ranks must have in common, by the messages that refuse it
             on a rank that has something else than rank 0.
+        meanwhile: called with the value while it is compared, on ranks on which ``compute`` has
+            succeeded; given on all ranks or on none.
 
     Raises:
         AgreedError: with the error of the first rank that has refused its arguments, or a
             ValueError.
     """
     value, fault = _attempted(comm, compute)
-    shared = common(value) if common and fault is None else {}  # type: ignore[arg-type]
-    if _equal(comm, (fault is None, shared)) and fault is None:
+    succeeded = fault is None
+    shared = common(value) if common and succeeded else {}  # type: ignore[arg-type]
+
+    def begin() -> None:
+        if meanwhile and succeeded:
+            meanwhile(value)  # type: ignore[arg-type]
+
+    if _equal(comm, (succeeded, shared), begin if meanwhile else None) and succeeded:
         return value  # type: ignore[return-value]
     faults, found = zip(*comm.allgather((fault, shared)), strict=True)
     for each in faults:
@@ -64,17 +75,25 @@ def agree(
     return value  # type: ignore[return-value]
 
 
-def _equal(comm, mine: Any) -> bool:
+def _equal(comm, mine: Any, meanwhile: Callable[[], None] | None = None) -> bool:
     """Whether the ranks have equal objects, found without the objects of the others, which take the
-    host longer; large ones are not compared, and taken to be different."""
+    host longer; large ones are not compared, and taken to be different. ``meanwhile`` is called
+    once this rank has sent its own."""
     if comm.size == 1:
+        if meanwhile:
+            meanwhile()
         return True
     packed = pickle.dumps(mine)
     if len(packed) > COMPARED:
         packed = f"large, of rank {comm.rank}".encode()
     found = bytearray(COMPARED * comm.size)
     packed = packed.ljust(COMPARED)
-    comm.Allgather(packed, found)
+    if meanwhile:
+        request = comm.Iallgather(packed, found)
+        meanwhile()
+        request.Wait()
+    else:
+        comm.Allgather(packed, found)
     return found == packed * comm.size
 
 

@@ -280,15 +280,13 @@ class DistributedSolver:
                     _ALL_IDS: ids is not None,
                 }
 
-            def begin():
-                checked = check()
-                if self._gpu is not None and self._stages is not None:
+            def begin(checked) -> None:
+                if self._stages is not None:
                     x, _, frame, _ = checked  # positions in another frame are turned first
                     boxes = self._kept_boxes(frame.cell) if stays and frame.is_users else None
                     self._stages.begin(x, boxes.width if boxes else None)
-                return checked
 
-            x, _, frame, numbers = agree(comm, begin, common)
+            x, _, frame, numbers = agree(comm, check, common, begin if self._gpu else None)
             route = self._route(numbers)
             if route:
                 x = route.to_homes(x)
