@@ -42,6 +42,7 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
 )
 from fmm_openmm.backends.cuda.program import SETUP, Device, Program, Share
 from fmm_openmm.box import BoxLattice, index_grid
+from fmm_openmm.distributed.communication import agree
 from fmm_openmm.distributed.patterns import Patterns
 from fmm_openmm.distributed.sharing import BoxShares, PlaneShares, even_ranges, layer_size
 from fmm_openmm.distributed.stages import Links, RankResults
@@ -394,8 +395,8 @@ class GpuStages:
         )
         boxes = Share(share.start, share.stop, max(1, share.stop - share.start))
         lattice = LatticeShare(self._planes.ranges[rank], self._waves, self._planes.are_boxes)
-        facts = self._gpu.facts
-        program = build_rank(self._specification, facts, sizes, boxes, lattice, virial)
+        wanted = self._specification, self._gpu.facts, sizes, boxes, lattice, virial
+        program = agree(self._comm, lambda: build_rank(*wanted))
         kept = {
             name: given[name]
             for name, buffer in program.buffers.items()
@@ -405,7 +406,7 @@ class GpuStages:
         of_evaluations = {"positions", *RESULTS, "energy"}  # each has its own
         for name in of_evaluations - kept.keys():
             kept[name] = self._gpu.arrays.empty(0, program.buffers[name].dtype)
-        run = self._gpu.made(program, kept, EXCHANGED)
+        run = agree(self._comm, lambda: self._gpu.made(program, kept, EXCHANGED))
         for name in {"located", "place"} - kept.keys():
             run.buffers[name].fill(0)  # read for partners for whose copies there is no room
         run.buffers["rooms"][...] = self._gpu.arrays.asarray(rooms.table)

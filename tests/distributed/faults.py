@@ -8,9 +8,11 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
+from fmm_openmm.backends.cuda.pipeline import description
 from fmm_openmm.distributed import DistributedSolver
 from fmm_openmm.distributed import solver as solver_module
 from fmm_openmm.distributed.stages import DistributedStages
+from fmm_openmm.errors import UnsupportedError
 from tests.distributed.evaluate import choose_device
 
 
@@ -22,7 +24,7 @@ def refused(call) -> None:
     """Print what a call refuses."""
     try:
         call()
-    except ValueError as error:
+    except (ValueError, UnsupportedError) as error:
         print(error, flush=True)
 
 
@@ -73,6 +75,11 @@ def main() -> None:
         crossing = {"neutralization": [[0, 0, 0, 1], [0, 1 - comm.rank, 0, 1]], "boundary": "c"}
         refused(lambda: DistributedSolver(comm, charges, np.eye(3), **crossing))
         solver.compute(x)
+        choose_device(comm, "emulated", ["without kernels"])
+        if comm.rank == 1:
+            description.MOST_PARTICLES = 10
+        on_gpus = DistributedSolver(comm, charges, np.eye(3), backend="cuda")
+        refused(lambda: on_gpus.compute(x))
         return
     if comm.rank == 1:
         if kind == "raised":

@@ -211,6 +211,7 @@ def test_what_one_rank_refuses_all_ranks_refuse():
         "rank 1: `ids` must be those given at creation, got 100",
         "rank 1: `backend` must be 'cpu' or 'cuda', got 'reference'",
         "rank 1: `exclusions` must have no masked entries, got 4",
+        "rank 1: a GPU takes at most 10 particles",
         "rank 1: `neutralization=[[0.0, 0.0, 0.0, 0.0]]`: particle 49 lies on a line of charge",
         "rank 0: `neutralization=[[0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]]`: 0 and 1 cross",
     ):
