@@ -40,10 +40,12 @@ class Patterns:
         for place in range(length.max(initial=0)):
             longer = np.flatnonzero(length > place)
             keys = pattern[longer] * width + (difference[start[longer] + place] - low)
-            keys, pattern[longer] = np.unique(keys, return_inverse=True)
-            pattern[longer] += known
-            known += len(keys)
-        _, first, pattern = np.unique(pattern, return_index=True, return_inverse=True)
+            number, found = _numbered(keys)
+            pattern[longer] = known + number
+            known += found
+        pattern, found = _numbered(pattern)
+        first = np.empty(found, np.int64)
+        first[pattern[::-1]] = np.arange(n)[::-1]
         length = length[first]
         end = np.cumsum(length)
         places = np.arange(length.sum()) + np.repeat(start[first] - (end - length), length)
@@ -56,6 +58,18 @@ class Patterns:
         pattern = self.pattern + sum(counts[: comm.rank])
         start = np.cumsum(np.concatenate([[0], lengths]))
         return Patterns(pattern, start, _gathered(comm, self.partner))
+
+
+def _numbered(keys: np.ndarray) -> tuple[np.ndarray, int]:
+    """The rank of each key among the distinct keys, and how many these are. Keys are at least 0."""
+    end = keys.max(initial=-1) + 1
+    if end > 4 * len(keys) + 1024:  # memory for a table of all possible keys
+        distinct, number = np.unique(keys, return_inverse=True)
+        return number, len(distinct)
+    exists = np.zeros(end, bool)
+    exists[keys] = True
+    number = np.cumsum(exists) - 1
+    return number[keys], int(number[-1]) + 1 if end else 0
 
 
 def _gathered(comm, values: np.ndarray) -> np.ndarray:

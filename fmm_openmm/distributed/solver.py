@@ -163,8 +163,8 @@ class DistributedSolver:
         given = [ids for ids, mine in zip(numbers, charges, strict=True) if len(mine)]
         if any(ids is None for ids in given) and not all(ids is None for ids in given):
             raise ValueError("`ids` must be given by all ranks with particles or by none")
-        ids = np.arange(len(merged)) if given[0] is None else np.concatenate(given)
-        excluded = _numbered(np.concatenate(pairs), ids)
+        ids = None if given[0] is None else np.concatenate(given)
+        excluded = _numbered(np.concatenate(pairs), ids, len(merged))
         load = Load.from_charges(merged, excluded)
         cell = self._own_frame.cell
         cost, device = (CUDA_COST, self._gpu.name) if self._gpu else (CPU_COST, None)
@@ -516,20 +516,29 @@ def _ids(ids, particles: int) -> np.ndarray | None:
     return array.astype(np.int64)
 
 
-def _numbered(pairs: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Excluded pairs of ids, shape (m, 2), as pairs of places in ``ids``, each once."""
-    order = np.argsort(ids, kind="stable")
-    known = ids[order]
-    if (known[1:] == known[:-1]).any():
-        twice = known[1:][known[1:] == known[:-1]][0]
-        raise ValueError(f"`ids` must be unique, got {twice} twice")
-    place = np.searchsorted(known, pairs)
-    found = known[np.minimum(place, len(known) - 1)] == pairs
+def _numbered(pairs: np.ndarray, ids: np.ndarray | None, n: int) -> np.ndarray:
+    """Excluded pairs of ids, shape (m, 2), as pairs of places in ``ids``, each once; without ids
+    they are pairs of places. Sorting is fast if molecules follow one after the other.
+
+    Args:
+        n: number of particles.
+    """
+    place, found = pairs, (pairs >= 0) & (pairs < n)
+    if ids is not None:
+        order = np.argsort(ids, kind="stable")
+        known = ids[order]
+        if (known[1:] == known[:-1]).any():
+            twice = known[1:][known[1:] == known[:-1]][0]
+            raise ValueError(f"`ids` must be unique, got {twice} twice")
+        nearest = np.minimum(np.searchsorted(known, pairs), n - 1)
+        place, found = order[nearest], known[nearest] == pairs
     if not found.all():
         raise ValueError(f"`exclusions` name particle {pairs[~found][0]}, which no rank has")
     if (pairs[:, 0] == pairs[:, 1]).any():
         itself = pairs[pairs[:, 0] == pairs[:, 1]][0, 0]
         raise ValueError(f"`exclusions` pair particle {itself} with itself")
-    first, second = np.sort(order[place], 1).T
-    keys = np.sort(first * len(ids) + second)
-    return np.column_stack(np.divmod(keys[np.diff(keys, prepend=-1) > 0], len(ids)))
+    first, second = np.minimum(*place.T), np.maximum(*place.T)
+    keys = first * n + second
+    order = np.argsort(keys, kind="stable")
+    order = order[np.diff(keys[order], prepend=-1) > 0]
+    return np.column_stack([first[order], second[order]])

@@ -63,11 +63,14 @@ class Links:
         """The links of every rank.
 
         Args:
-            pairs: excluded pairs of particle numbers, shape (m, 2).
+            pairs: excluded pairs of particle numbers, shape (m, 2), which are sorted fast if
+                molecules follow one after the other.
             offsets: number of the first particle of each rank and, last, of all particles.
         """
         (a, b), n = pairs.T, offsets[-1]
-        first, second = np.divmod(np.sort(np.concatenate([a * n + b, b * n + a])), n)
+        keys = np.sort(np.concatenate([a * n + b, b * n + a]), kind="stable")
+        first = np.repeat(np.arange(n), np.bincount(pairs.reshape(-1), minlength=n))
+        second = keys - first * n
         rank = np.searchsorted(offsets, second, side="right") - 1
         cuts = np.searchsorted(first, offsets[1:-1])
         shares = (np.split(values, cuts) for values in (first, second - offsets[rank], rank))
