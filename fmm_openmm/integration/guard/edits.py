@@ -22,6 +22,7 @@ from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.conversion.original import ANY, METHODS, PERIODIC, Original
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.guard.zeroed import signature, zeroed
+from fmm_openmm.integration.snapshots import REVISION
 
 REMEDY = (
     "Call fmm.restore_pme(system) before the edit and fmm.use_fmm(system) after it: convert last."
@@ -92,14 +93,21 @@ def check_system(system: openmm.System) -> None:
 
 
 def check_sent(force: openmm.NonbondedForce, context: openmm.Context) -> None:
-    """Raise an error if a NonbondedForce would copy charges to a Context of a converted System."""
-    if first_charge(force) is None:
-        return
+    """Raise an error if a NonbondedForce of a converted System would copy charges to a Context, or
+    its zero charges to one that was made before the conversion."""
     system = context.getSystem()
+    has_fmm = REVISION in context.getParameters()
+    if has_fmm and first_charge(force) is None:
+        return
     if any(int(force.this) == int(other.this) for other in system.getForces()) and any(
         other._definition.original is not None for other in find_fmm(system)
     ):
         _check_charges(force)
+        if not has_fmm:
+            raise UnsupportedError(
+                f"{_named(force)} has no charges since fmm.use_fmm(system), and this Context was "
+                "made before: call context.reinitialize(preserveState=True)"
+            )
 
 
 def converted_force(system: openmm.System, original: Original) -> openmm.NonbondedForce | None:

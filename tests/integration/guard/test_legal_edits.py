@@ -224,6 +224,19 @@ def test_charges_sent_by_the_nonbonded_force(chains):
         twin.nonbonded.updateParametersInContext()
 
 
+def test_zero_charges_sent_to_a_context_made_before_the_conversion(chains):
+    """It has no FMMForce, and would lose its Coulomb interaction."""
+    context = chains.context()
+    before = energy_of(context)
+    fmm.use_fmm(chains.system)
+    with pytest.raises(fmm.UnsupportedError, match=r"Context was made before: call .*reinitialize"):
+        chains.nonbonded.updateParametersInContext(context)
+    assert energy_of(context) == before
+    context.reinitialize(preserveState=True)
+    chains.nonbonded.updateParametersInContext(context)
+    assert energy_of(context) == pytest.approx(chains.energy_and_forces()[0], rel=1e-9)
+
+
 @pytest.mark.slow
 def test_lennard_jones_may_be_cut_off_in_free_space(chains):
     """Coulomb stays a sum over all pairs."""
