@@ -63,7 +63,7 @@ class Patterns:
 def _numbered(keys: np.ndarray) -> tuple[np.ndarray, int]:
     """The rank of each key among the distinct keys, and how many these are. Keys are at least 0."""
     end = keys.max(initial=-1) + 1
-    if end > 4 * len(keys) + 1024:  # memory for a table of all possible keys
+    if end > 4 * len(keys):  # a table of all possible keys would take more memory
         distinct, number = np.unique(keys, return_inverse=True)
         return number, len(distinct)
     exists = np.zeros(end, bool)

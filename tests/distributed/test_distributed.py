@@ -277,7 +277,8 @@ def test_patterns_are_lists_of_partners():
     rng = np.random.default_rng(3)
     water = np.array([[0, 1], [0, 2], [1, 2], [3, 4], [3, 5], [4, 5]])
     assert len(patterns_of(water, 6).start) - 1 == 3
-    for pairs, particles in ((water, 7), (rng.permutation(40).reshape(-1, 2), 41), (water[:0], 2)):
+    some, far = rng.permutation(40).reshape(-1, 2), np.array([[0, 999], [3, 500]])
+    for pairs, particles in ((water, 7), (some, 41), (far, 1000), (water[:0], 2)):
         patterns = patterns_of(pairs, particles)
         both = np.concatenate([pairs, pairs[:, ::-1]])
         for i, pattern in enumerate(patterns.pattern):
