@@ -9,7 +9,13 @@ from fmm_openmm.convert.nonbonded import charged_places, nonbonded_forces, parti
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.integration.conversion.original import METHODS, REACTION_FIELD, Original
 from fmm_openmm.integration.force import FMMForce, boundary_for, find_fmm
-from fmm_openmm.integration.guard.edits import converted_force, expected_charges, forget, remember
+from fmm_openmm.integration.guard.edits import (
+    check_direct_space,
+    converted_force,
+    expected_charges,
+    forget,
+    remember,
+)
 from fmm_openmm.integration.guard.zeroed import signature, zeroed
 from fmm_openmm.integration.options import ForceKeywords, Options
 from fmm_openmm.options import suggests_keywords
@@ -208,11 +214,7 @@ def _check_nonbonded(
             f"from the full Coulomb interaction: set its method to {full}, or give "
             "`allow_reaction_field=True` to replace the reaction field"
         )
-    if not force.getIncludeDirectSpace():
-        raise UnsupportedError(
-            f"{name} leaves out its direct space, which an FMM does not separate: "
-            "call setIncludeDirectSpace(True)"
-        )
+    check_direct_space(force)
     if force.getNumParticles() != system.getNumParticles():
         raise ValueError(
             f"{name} must have one particle for each of the System's "

@@ -170,9 +170,9 @@ def _check_without_fmm(system: openmm.System) -> None:
 
 
 def _check_settings(nonbonded, name: str, definition, method: int) -> None:
-    """Compare method, images of exceptions and names of global parameters. The cutoff of the
-    Lennard-Jones interaction may change, but not its periodicity, and Ewald sums would have no
-    charges. Exclusions may apply to minimum images where no other force binds their pairs."""
+    """Compare method, direct space, images of exceptions and names of global parameters. The cutoff
+    of the Lennard-Jones interaction may change, but not its periodicity, and Ewald sums would have
+    no charges. Exclusions may apply to minimum images where no other force binds their pairs."""
     now = nonbonded.getNonbondedMethod()
     sums_nothing = now != method and now in (openmm.NonbondedForce.PME, openmm.NonbondedForce.Ewald)
     if sums_nothing or (now in PERIODIC) != (method in PERIODIC):
@@ -180,6 +180,7 @@ def _check_settings(nonbonded, name: str, definition, method: int) -> None:
             f"{name} uses {METHODS[now]}, but fmm.use_fmm(system) had set {METHODS[method]}. "
             f"{REMEDY}"
         )
+    check_direct_space(nonbonded)
     at_minimum_image = nonbonded.getExceptionsUsePeriodicBoundaryConditions()
     if now in PERIODIC and at_minimum_image and not definition.exclusions_periodic:
         raise UnsupportedError(
@@ -194,6 +195,15 @@ def _check_settings(nonbonded, name: str, definition, method: int) -> None:
                 f"{name} has no global parameter {parameter!r} any more, on which charges of the "
                 f"FMMForce depend. {REMEDY}"
             )
+
+
+def check_direct_space(nonbonded: openmm.NonbondedForce) -> None:
+    """Refuse a NonbondedForce that evaluates its reciprocal space alone."""
+    if not nonbonded.getIncludeDirectSpace():
+        raise UnsupportedError(
+            f"{_named(nonbonded)} leaves out its direct space, which an FMM does not separate: "
+            "call setIncludeDirectSpace(True)"
+        )
 
 
 def _check_charges(nonbonded: openmm.NonbondedForce) -> None:

@@ -53,6 +53,10 @@ def images_of_exceptions(system):
     nonbonded_of(system).setExceptionsUsePeriodicBoundaryConditions(True)
 
 
+def direct_space(system):
+    nonbonded_of(system).setIncludeDirectSpace(False)
+
+
 def particle_of_nonbonded(system):
     nonbonded_of(system).addParticle(0.0, 0.3, 0.0)
 
