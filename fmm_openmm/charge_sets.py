@@ -10,7 +10,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fmm_openmm.arrays import is_on_device, to_host
-from fmm_openmm.checks import check_charge_sets, check_sets_shape
+from fmm_openmm.checks import check_charge_sets, check_numbers, check_sets_shape
 from fmm_openmm.results import ChargeSetsResult
 from fmm_openmm.stages import ChargeSets
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -93,8 +93,11 @@ class CoulombMatrix:
         """See :meth:`fmm_openmm.CoulombSolver.coulomb_operator`."""
 
         def product(columns):
-            sets = np.reshape(columns, (n, -1)).T
-            return self.evaluate(sets, False).potentials.T.reshape(np.shape(columns))
+            sets = check_numbers(columns, "elementary_charge", "charges").reshape(n, -1).T
+            exponents = np.frexp(np.abs(sets).max(1))[1][:, None]
+            scaled = np.ldexp(sets, -exponents)  # a vector of any length, as in iterative solvers
+            potentials: Any = self.evaluate(scaled, False).potentials
+            return np.ldexp(potentials, exponents).T.reshape(np.shape(columns))
 
         n = self._particles.count
         return scipy.sparse.linalg.LinearOperator(

@@ -63,18 +63,27 @@ def check_charges(charges, name: str = "charges") -> np.ndarray:
     bad = np.flatnonzero(~np.isfinite(array))
     if len(bad):
         raise ValueError(f"`{name}` must be finite, got {array[bad[0]]} for particle {bad[0]}")
+    check_size(array, name)
+    return array
+
+
+def check_size(array: np.ndarray, name: str, where: str = "") -> None:
+    """Refuse charges, shape (n,), of which the largest is out of range.
+
+    Args:
+        where: what follows the particle in the message.
+
+    Raises:
+        ValueError: it is larger than ``MAX_CHARGE``, or smaller than ``MIN_CHARGE`` but not 0.
+    """
     largest = int(np.abs(array).argmax())
+    found = f"got {array[largest]:g} for particle {largest}{where}"
     if abs(array[largest]) > MAX_CHARGE:
-        raise ValueError(
-            f"`{name}` must be at most {MAX_CHARGE:g} e, got {array[largest]:g} for particle "
-            f"{largest}"
-        )
+        raise ValueError(f"`{name}` must be at most {MAX_CHARGE:g} e, {found}")
     if 0.0 < abs(array[largest]) < MIN_CHARGE:
         raise ValueError(
-            f"`{name}` must all be 0, or the largest at least {MIN_CHARGE:g} e, got "
-            f"{array[largest]:g} for particle {largest}"
+            f"`{name}` must all be 0, or the largest at least {MIN_CHARGE:g} e, {found}"
         )
-    return array
 
 
 def check_positions(positions, particles: int, name: str = "positions") -> np.ndarray:
@@ -104,8 +113,8 @@ def check_charge_sets(charges, particles: int) -> np.ndarray:
     """Sets of charges as a float64 array of shape (K, n), e.
 
     Raises:
-        ValueError: wrong shape, no set, a charge that is not finite, or a ``Quantity`` of another
-            dimension.
+        ValueError: wrong shape, no set, a charge that is not finite, charges out of range as for
+            :func:`check_charges`, or a ``Quantity`` of another dimension.
     """
     array = np.ascontiguousarray(check_numbers(charges, "elementary_charge", "charges"))
     check_sets_shape(array.shape, particles)
@@ -115,6 +124,8 @@ def check_charge_sets(charges, particles: int) -> np.ndarray:
             f"`charges` must be finite, got {array[number, particle]} for particle {particle} "
             f"of set {number}"
         )
+    for number, charges in enumerate(array):
+        check_size(charges, "charges", f" of set {number}")
     return array
 
 
@@ -247,7 +258,8 @@ def check_exclusions(exclusions, particles: int, name: str = "exclusions") -> np
 
 def check_choice(value, choices: tuple[str | None, ...], name: str) -> str:
     """``value`` if it is one of ``choices``, else a ``ValueError``."""
-    if value not in choices:
+    known = (value is None or isinstance(value, str)) and value in choices
+    if not known:
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
 

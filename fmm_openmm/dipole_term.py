@@ -73,7 +73,7 @@ class DipoleTerm:
         if slab_correction and dielectric != TIN_FOIL:
             raise ValueError(
                 "`slab_correction` and `surface_dielectric` exclude each other: the correction "
-                f"leaves vacuum around the slab, got surface_dielectric={dielectric:g}"
+                f"leaves vacuum around the slab, got {dielectric:g}"
             )
         if not slab_correction and dielectric == TIN_FOIL:
             return None

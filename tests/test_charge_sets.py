@@ -188,6 +188,34 @@ def test_operator(backend):
     assert relative(operator @ charges.T, full @ charges.T) < 1e-12
 
 
+def test_operator_of_vectors_of_any_length():
+    """In single precision, too, in which 1e-60 e is 0 and 1e60 e infinite."""
+    x, q, _ = system()
+    operator = CoulombSolver(q, SKEWED, EXCLUDED, backend="cpu", **FIXED).coulomb_operator(x)
+    expected = operator @ q
+    for length in 1e-60, 1e60:
+        columns = np.stack([length * q, q, 0.0 * q], axis=1)
+        found = operator @ columns
+        assert relative(found[:, 0], length * expected) < 1e-5
+        assert relative(found[:, 1], expected) < 1e-5
+        assert not found[:, 2].any()
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (1e60, r"`charges` must be at most 1e\+30 e, got .*e\+60 for particle \d+ of set 1$"),
+        (1e-60, r"largest at least 1e-20 e, got .*e-60 for particle \d+ of set 1$"),
+    ],
+)
+def test_sets_out_of_the_range_of_float32_are_refused(size, message):
+    x, q, _ = system()
+    solver = CoulombSolver(q, SKEWED, EXCLUDED, backend="cpu", **FIXED)
+    with pytest.raises(ValueError, match=message):
+        solver.compute(x, charges=[q, size * q])
+    assert not solver.compute(x, charges=[q, 0.0 * q]).matrix[1].any()
+
+
 def test_charge_equilibration():
     """Charges of least energy with a hardness that makes the matrix positive definite."""
     x, q, _ = system()

@@ -154,6 +154,9 @@ def test_choice():
     assert check_choice("a", ("a", "b"), "letter") == "a"
     with pytest.raises(ValueError, match=r"^`letter` must be one of 'a', 'b', got 'c'$"):
         check_choice("c", ("a", "b"), "letter")
+    for value in None, ["a"], np.array(["a", "b"]):
+        with pytest.raises(ValueError, match="`letter` must be one of 'a', 'b', got "):
+            check_choice(value, ("a", "b"), "letter")
 
 
 @pytest.mark.parametrize("value", [0, 0.5, 1, np.float32(0.5), np.int64(1)])

@@ -85,6 +85,7 @@ def test_bad_shape_of_positions(solver, unharmed, shape):
         (changed(SKEWED, (1, 1), NAN), "`box_vectors` must be finite, got "),
         (changed(SKEWED, (2, 2), 0.0), "`box_vectors` must span a positive volume, got "),
         (changed(SKEWED, (0, 0), -2.0), "`box_vectors` must span a positive volume, got "),
+        (1e-200 * SKEWED, "`box_vectors` must span a positive volume, got "),
         (changed(SKEWED, (2, 2), 1e12), r"`box_vectors` must be at most 1e\+09 nm, got "),
         (changed(SKEWED, (1, 0), 1.2), "periodic box vectors must be in reduced form, got "),
         (
@@ -93,7 +94,7 @@ def test_bad_shape_of_positions(solver, unharmed, shape):
         ),
         ([2.0, 2.0, 2.0], r"`box_vectors` must have shape \(3, 3\), got \(3,\)"),
     ],
-    ids=["nan", "flat", "negative", "huge", "too_skewed", "rotated", "lengths"],
+    ids=["nan", "flat", "negative", "tiny", "huge", "too_skewed", "rotated", "lengths"],
 )
 def test_bad_box(solver, scattered, unharmed, box_vectors, message):
     with pytest.raises(ValueError, match=message):

@@ -49,7 +49,7 @@ def check_reduced(box: np.ndarray, boundary: Boundary | None = None) -> np.ndarr
             f"to x and the second in the x-y plane, got {box.tolist()}"
         )
     box[0, 1] = box[0, 2] = box[1, 2] = 0.0
-    if min(ax, by, cz) <= 0.0:
+    if min(ax, by, cz) <= 0.0 or ax * by * cz == 0.0:
         raise ValueError(f"`box_vectors` must span a positive volume, got {box.tolist()}")
     if max(map(max, rows)) > MAX_COORDINATE:
         raise ValueError(f"`box_vectors` must be at most {MAX_COORDINATE:g} nm, got {box.tolist()}")

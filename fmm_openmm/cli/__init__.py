@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import openmm
 
-from fmm_openmm import UnsupportedError, __version__
+from fmm_openmm import AnalysisError, UnsupportedError, __version__
 from fmm_openmm.cli import analyse, bench, check, convert, info, inputs, potential, run, validate
 from fmm_openmm.cli.outputs import check_outputs
 from fmm_openmm.cli.parser import (
@@ -48,6 +48,7 @@ EXPECTED = (
     ImportError,
     MemoryError,
     UnsupportedError,
+    AnalysisError,
     openmm.OpenMMException,
 )
 
@@ -77,7 +78,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     args, rest = parser.parse_known_args(join_json(argv, bench.BENCHMARKS))
     if args.command == "bench" or any(word.startswith("-") for word in rest):
         if rest:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+            words = "fmm-openmm", args.command, getattr(args, "benchmark", None)
+            raise ValueError(
+                f"unrecognized arguments: {' '.join(rest)} (see {' '.join(filter(None, words))} "
+                "--help)"
+            )
     else:
         inputs.gather_files(args, rest)
     return args

@@ -1,6 +1,5 @@
 """Molecular systems from files, whatever ``openmm.app`` reads."""
 
-import argparse
 import re
 from pathlib import Path
 
@@ -8,9 +7,11 @@ import numpy as np
 import openmm
 
 from fmm_openmm.boundary import Boundary
+from fmm_openmm.cli.parser import number
 from fmm_openmm.cli.readers import (
     ALONE,
     CONSTRAINTS,
+    IMPLICIT_SOLVENT,
     LONGEST_CUTOFF,
     MISSING,
     PARSERS,
@@ -113,12 +114,7 @@ def add_arguments(parser, option: str | None = None, forcefield: list[str] | Non
 
 def _length(text: str) -> float | str:
     """Parse a length; a FILE after the lengths is returned as text, for :func:`gather_files`."""
-    if _ending(text):
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"invalid float value: {text!r}") from None
+    return text if _ending(text) else number(text)
 
 
 def gather_files(args, rest: list[str]) -> None:
@@ -202,6 +198,10 @@ def load(args) -> Molecules:
             "Drude particles need an integrator of their own, which this command does not have: "
             "run openmm.DrudeLangevinIntegrator in a script, after fmm.use_fmm(system)"
         )
+    implicit = {"GBSAOBCForce", "CustomGBForce"} & {type(force).__name__ for force in forces}
+    periodic = molecules.system.usesPeriodicBoundaryConditions()
+    if args.command == "run" and reader in ALONE and periodic and implicit:
+        raise ValueError(IMPLICIT_SOLVENT)
     named = getattr(args, "boundary", None)
     if reader in ALONE and named and Boundary.from_name(named).is_partial:
         _disable_long_range_corrections(molecules.system)

@@ -17,7 +17,7 @@ def count(text: str) -> int:
             return int(number)
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
+    raise argparse.ArgumentTypeError(f"must be an integer, got {text}")
 
 
 def add_fmm_arguments(parser, context: bool = True, without: tuple[str, ...] = ()) -> None:

@@ -1,6 +1,7 @@
 """The argument parser: help of 80 columns, FILE and options in any order, and ``--json=FILE``."""
 
 import argparse
+import re
 import shutil
 import sys
 import textwrap
@@ -9,11 +10,43 @@ WIDTH = 80
 """Largest number of columns of ``--help``."""
 
 
+ARGUMENT, CHOICE = (
+    re.compile(r"argument (\S+?):(?: `\w+`(?= must))?( must)?"),
+    re.compile(r"(\S+): invalid choice: '?(.*?)'? \(choose from (.*)\)"),
+)
+"""How argparse words its errors: ``argument --steps: expected one argument``."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises its errors, one line each, as ``ValueError``."""
 
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.register("type", int, integer)
+        self.register("type", float, number)
+
     def error(self, message):
+        message = ARGUMENT.sub(lambda found: found[1] + (found[2] or ":"), message, count=1)
+        if choice := CHOICE.fullmatch(message):
+            names = choice[3].replace("'", "")
+            message = f"{choice[1]} must be one of {names}, got {choice[2]}"
         raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+def integer(text: str) -> int:
+    """Parse an integer."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be an integer, got {text}") from None
+
+
+def number(text: str) -> float:
+    """Parse a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text}") from None
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

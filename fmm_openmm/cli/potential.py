@@ -20,6 +20,7 @@ from fmm_openmm.convert.frames import read_frames
 from fmm_openmm.integration.potential_map import (
     AXES,
     MARGINS,
+    SPACINGS,
     UNITS,
     WIDTHS,
     PotentialMap,
@@ -199,8 +200,10 @@ def check_arguments(args) -> None:
     """
     if args.stride < 1:
         raise ValueError(f"--stride must be at least 1, got {args.stride}")
-    if not 0 < args.spacing < np.inf:
-        raise ValueError(f"--grid must be finite and above 0 (nm), got {args.spacing}")
+    if not SPACINGS[0] <= args.spacing <= SPACINGS[1]:
+        raise ValueError(
+            f"--grid must lie between {SPACINGS[0]:g} and {SPACINGS[1]:g} (nm), got {args.spacing}"
+        )
     if not 0 < args.temperature < np.inf:
         raise ValueError(f"--temperature must be finite and above 0 (K), got {args.temperature}")
     if not 0 <= args.charge_width <= WIDTHS[1]:

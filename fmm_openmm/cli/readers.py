@@ -24,6 +24,12 @@ CONSTRAINTS = {"none": None, "hbonds": app.HBonds, "allbonds": app.AllBonds, "ha
 LONGEST_CUTOFF = 0.9
 """Default cutoff, nm; a small box has a shorter one."""
 
+IMPLICIT_SOLVENT = (
+    "an implicit solvent is for free space: give --boundary open in place of the box, or leave out "
+    "its force field file"
+)
+"""Message that refuses an implicit solvent in a box."""
+
 
 @dataclass
 class Molecules:
@@ -210,13 +216,25 @@ def _read_structure(found, args):
     with reading(*names):
         forcefield = app.ForceField(*names)
     modeller = app.Modeller(structure.topology, structure.positions)
-    with reading(found["structure"], *names):
+    method = _method(args, box)
+    with refusing_implicit_solvent(box), reading(found["structure"], *names):
         try:
-            system = forcefield.createSystem(modeller.topology, **_method(args, box))
+            system = forcefield.createSystem(modeller.topology, **method)
         except ValueError:  # virtual sites or Drude particles may be missing
             modeller.addExtraParticles(forcefield)
-            system = forcefield.createSystem(modeller.topology, **_method(args, box))
+            system = forcefield.createSystem(modeller.topology, **method)
     return _molecules(system, modeller.positions, modeller.topology, box)
+
+
+@contextmanager
+def refusing_implicit_solvent(box):
+    """Name the options in an error of OpenMM that an implicit solvent does not take PME."""
+    try:
+        yield
+    except ValueError as error:
+        if box is None or "implicit solvent" not in str(error):
+            raise
+        raise ValueError(IMPLICIT_SOLVENT) from error
 
 
 def _deserialized(path: Path, kind: type):
@@ -328,9 +346,10 @@ def _read_amber(found, args):
     own = topology.topology.getPeriodicBoxVectors()
     own = own if box_vectors is None else box_vectors
     box = _box(args, own, trajectory=found.get("trajectory"))
+    method = _method(args, box)
     with reading(found["amber"]):
         topology.topology.setPeriodicBoxVectors(None if box is None else box * unit.nanometer)
-        system = topology.createSystem(**_method(args, box))
+        system = topology.createSystem(**method)
     return _molecules(system, positions, topology.topology, box)
 
 
@@ -352,9 +371,10 @@ def _read_gromacs(found, args):
             topology = read(None).topology
     positions, own = _coordinates(found, topology)
     box = _box(args, own, trajectory=found.get("trajectory"))
+    method = _method(args, box)
     with reading(found["gromacs"]):
         topology = read(box)
-        system = topology.createSystem(**_method(args, box))
+        system = topology.createSystem(**method)
     return _molecules(system, positions, topology.topology, box)
 
 
@@ -368,10 +388,11 @@ def _read_charmm(found, args):
     box = _box(args, own, trajectory=found.get("trajectory"))
     with reading(*args.parameters):
         parameters = app.CharmmParameterSet(*args.parameters)
+    method = _method(args, box)
     with reading(found["charmm"]):
         topology.boxVectors = None if box is None else box * unit.nanometer
         topology.topology.setPeriodicBoxVectors(topology.boxVectors)
-        system = topology.createSystem(parameters, **_method(args, box))
+        system = topology.createSystem(parameters, **method)
     return _molecules(system, positions, topology.topology, box)
 
 
@@ -388,7 +409,7 @@ def _read_charges(found, args):
     )
     if box is not None:
         force.setCutoffDistance(_cutoff(args, box))
-    if Boundary.from_name(charges.boundary).is_partial:
+    if box is not None and Boundary.from_name(charges.boundary).is_partial:
         use_fmm(system, boundary=charges.boundary)
     return _molecules(system, charges.positions, _topology_of(system), box)
 

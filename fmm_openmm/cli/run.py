@@ -133,9 +133,18 @@ def run(args, terminal) -> Outcome:
             ("--pressure-log", args.pressure_log),
         ):
             if wanted and not molecules.system.usesPeriodicBoundaryConditions():
-                raise ValueError(f"{option} needs a periodic box: give one with --box")
+                is_open = args.boundary == "open"
+                remedy = "leave out --boundary open" if is_open else "give one with --box"
+                raise ValueError(f"{option} needs a periodic box: {remedy}")
         replaced = without_baths(molecules.system)
         force = converted(molecules.system, fmm_options(args), args.allow_reaction_field)
+        boundary = force._definition.boundary
+        if args.ensemble == "npt" and boundary.is_partial:
+            raise ValueError(
+                "--ensemble npt scales all box vectors, along some of which there is vacuum with "
+                f"--boundary {boundary.name}: use nvt or nve, or for a slab "
+                "MonteCarloMembraneBarostat with ZFixed in a script"
+            )
         if args.pressure_log:
             separate(force, molecules.system)
         noted = notes.look(args, molecules, terminal)

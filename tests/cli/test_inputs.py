@@ -253,3 +253,13 @@ def test_a_system_without_box_is_in_empty_space(cell, succeed, fail, folder, tmp
     assert "--pme-tolerance has no meaning in free space" in fail(
         "validate", *argv, "--pme-tolerance", "1e-5"
     )
+
+
+def test_charges_of_a_slab_in_free_space(succeed, tmp_path):
+    """--boundary leaves out the boundary in the file together with its box."""
+    positions = np.random.default_rng(1).random((4, 3))
+    slab = fmm.ChargeSystem([1, -1, 1, -1], positions, np.diag([1, 1, 3]), boundary="slab")
+    slab.save(tmp_path / "slab.npz")
+    argv = ("validate", str(tmp_path / "slab.npz"), "--boundary", "open", "--json")
+    found = succeed(*argv)
+    assert (found["boundary"], found["passed"]) == ("free space", True)

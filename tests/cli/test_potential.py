@@ -65,7 +65,7 @@ def test_potential(succeed, trajectories, tmp_path):
     ("argv", "message"),
     [
         (["-o", "x.txt"], "--output must end in .dx, .cube, .cub, .npz, got x.txt"),
-        (["--grid", "0"], "--grid must be finite and above 0 (nm), got 0.0"),
+        (["--grid", "0"], "--grid must lie between 0.001 and 1000 (nm), got 0.0"),
         (["--temperature", "-1"], "--temperature must be finite and above 0 (K), got -1.0"),
         (["--charge-width", "2"], "--charge-width must lie between 0 and 1 (nm), got 2.0"),
         (["-o", "x.cube", "--units", "V"], "--units apply to .dx files, got x.cube"),
@@ -75,3 +75,12 @@ def test_potential(succeed, trajectories, tmp_path):
 )
 def test_potential_refuses(argv, message, fail, trajectories):
     assert message in fail("potential", "system.xml", "water.pdb", *argv)
+
+
+def test_a_later_frame_that_is_invalid_is_named(fail, trajectories):
+    mdtraj = pytest.importorskip("mdtraj")
+    frames = mdtraj.load("run.dcd", top="water.pdb")
+    frames.xyz[1, 0, 0] = np.nan
+    frames.save("broken.dcd")
+    argv = ("potential", "system.xml", "broken.dcd", "--grid", "0.5", "--backend", "cpu")
+    assert "fmm-openmm: frame 1 (ValueError: `positions` must be finite" in fail(*argv)

@@ -12,6 +12,7 @@ from fmm_openmm.cli import run, terminal
 from fmm_openmm.convert.openmm_system import nonbonded_force
 from tests.cli.inputs import WATER, state_of_water
 from tests.convert.small_water import BOX, small_water
+from tests.systems import PEPTIDE
 
 
 @pytest.mark.slow
@@ -166,6 +167,24 @@ def test_run_replaces_barostats_and_thermostats(succeed):
 )
 def test_run_refuses(argv, message, fail):
     assert message in fail("run", *WATER, *argv)
+
+
+def test_run_npt_refuses_vacuum(fail):
+    argv = ("run", *WATER, "--ensemble", "npt")
+    assert "with --boundary slab: use nvt or nve" in fail(
+        *argv, "--box", "1.8", "1.8", "6", "--boundary", "slab"
+    )
+    message = "--ensemble npt needs a periodic box: leave out --boundary open"
+    assert message in fail(*argv, "--boundary", "open")
+
+
+@pytest.mark.parametrize("solvent", ["implicit/gbn2.xml", "implicit/obc2.xml"])
+def test_an_implicit_solvent_in_a_box_is_refused(solvent, fail, succeed):
+    argv = ("run", str(PEPTIDE), "--forcefield", "amber14-all.xml", solvent, "--steps", "1")
+    assert "implicit solvent is for free space: give --boundary open in place of" in fail(
+        *argv, "--box", "6", "6", "6"
+    )
+    assert succeed(*argv, "--json")["boundary"] == "free space"
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import numpy as np
 from fmm_openmm.backends import BACKENDS
 from fmm_openmm.checks import check_number
 from fmm_openmm.cli.options import platform
+from fmm_openmm.cli.parser import number
 from fmm_openmm.planning.request import PRECISIONS, TOLERANCE
 
 GPU_SIZES, CPU_SIZES = "6 4.5:2x2x2 6:3x3x5", "3 6"
@@ -26,7 +27,7 @@ def size(text: str):
 def width(text: str) -> float | None:
     """Parse a width of the smoothing; None for "auto"."""
     try:
-        return None if text == "auto" else check_number(float(text), "smoothing", 0.0, 0.2)
+        return None if text == "auto" else check_number(number(text), "smoothing", 0.0, 0.2)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
