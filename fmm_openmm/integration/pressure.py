@@ -100,6 +100,7 @@ def _check_whole(groups: dict[int, list[openmm.Force]], frame: "_Frame") -> None
     for force in chain.from_iterable(groups.values()):
         if isinstance(force, FMMForce):
             pairs = force._bridge.fix_structure().exclusions
+            pairs = pairs[np.equal(*frame.molecules[pairs].T)]
             delta = frame.positions[pairs[:, 1]] - frame.positions[pairs[:, 0]]
             images = np.rint(delta @ np.linalg.inv(frame.box)).any(1)
             if images.any():

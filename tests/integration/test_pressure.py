@@ -245,6 +245,16 @@ def test_molecules_that_are_not_whole(flexible_water):
     np.testing.assert_allclose(fmm.pressure_tensor(context, "atoms"), whole, atol=0.1)
 
 
+def test_excluded_particles_of_different_molecules(ions):
+    """They may be in different images, as two ligands of a dual topology are."""
+    ions.nonbonded.addException(0, 1, 0.0, 1.0, 0.0)
+    ions.nonbonded.setExceptionsUsePeriodicBoundaryConditions(True)
+    fmm.use_fmm(ions.system, **TIGHT).setForceGroup(1)
+    together = fmm.pressure_tensor(ions.context())
+    ions.positions[0] += ions.cell[0]
+    np.testing.assert_allclose(fmm.pressure_tensor(ions.context()), together, rtol=1e-6, atol=1e-3)
+
+
 def test_what_has_no_pressure(ions):
     with pytest.raises(ValueError, match=r"`scale` must be one of 'molecules', 'atoms', got 'all'"):
         fmm.pressure_tensor(ions.context(), "all")
