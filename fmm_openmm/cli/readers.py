@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from xml.parsers import expat
 
 import numpy as np
 import openmm
@@ -58,7 +59,9 @@ def reading(*paths):
         names = " and ".join(map(str, paths))
         if isinstance(error, UnicodeDecodeError):
             raise ValueError(f"cannot read {names}: not a text file") from error
-        if isinstance(error, IndexError):  # of parsers that expect another line
+        if isinstance(error, expat.ExpatError):
+            raise ValueError(f"cannot read {names}: not an XML file ({error})") from error
+        if isinstance(error, (IndexError, AttributeError)):  # of parsers that expect another line
             raise ValueError(f"cannot read {names}: no atoms, or cut short") from error
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise ValueError(f"cannot read {names}: {kind}{error}") from error

@@ -10,11 +10,14 @@ from pathlib import Path
 
 from openmm import app
 
-from fmm_openmm.cli.readers import reading
+from fmm_openmm.cli.readers import parsed, reading
 
 DCD_COUNTS, DCD_BOX, DCD_COMMENTS = 8, 48, 92
 """Offsets in a DCD file of the number of frames, first step and interval; of the flag of a box; of
 the length of the comments, behind which are the number of atoms and the frames."""
+
+DCD_LONG = 2**30
+"""Number of steps from which on OpenMM may replace the interval in the header by 1."""
 
 XTC_MAGIC = 1995
 XTC_ATOMS, XTC_LENGTH = 52, 88
@@ -51,24 +54,29 @@ def keep_rows(path: str, last: int, interval: int, names: list[str]) -> bool:
     return True
 
 
-def keep_frames(path: str, last: int) -> bool:
+def keep_frames(path: str, last: int, interval: int, atoms: int) -> bool:
     """Remove the frames of a trajectory after a step, also one that was cut short. Returns whether
     any is left.
 
+    Args:
+        interval: number of steps between frames that will be appended.
+        atoms: number of atoms.
+
     Raises:
-        ValueError: the file is not a DCD or XTC trajectory.
+        ValueError: the file is not a DCD or XTC trajectory, or not one that such frames continue;
+            it is unchanged.
     """
     if not Path(path).exists():
         return False
     with reading(path), open(path, "r+b") as file:
         cut = _cut_dcd if path.lower().endswith(".dcd") else _cut_xtc
         try:
-            return cut(file, last)
+            return cut(file, last, interval, atoms)
         except struct.error as error:
             raise ValueError("the file is damaged") from error
 
 
-def _cut_dcd(file, last: int) -> bool:
+def _cut_dcd(file, last: int, wanted: int, present: int) -> bool:
     """The format is that of :class:`openmm.app.DCDFile`: little-endian, frames of one length."""
     if file.read(8) != struct.pack("<i4s", 84, b"CORD"):
         raise ValueError("this is not a DCD file that OpenMM wrote")
@@ -76,6 +84,12 @@ def _cut_dcd(file, last: int) -> bool:
     (box,) = _unpack(file, DCD_BOX, "<i")
     (comments,) = _unpack(file, DCD_COMMENTS, "<i")
     (atoms,) = _unpack(file, DCD_COMMENTS + 12 + comments, "<i")
+    _check_atoms(atoms, present)
+    if interval != wanted and last < DCD_LONG:
+        raise ValueError(
+            f"its frames are {interval} steps apart: give --interval {interval}, or another "
+            "trajectory, as the header of a DCD file holds one interval for all frames"
+        )
     begin, size = DCD_COMMENTS + 20 + comments, 56 * bool(box) + 3 * (8 + 4 * atoms)
     whole = (file.seek(0, os.SEEK_END) - begin) // size
     kept = max(0, min(count, whole, (last - first) // max(interval, 1) + 1))
@@ -85,7 +99,7 @@ def _cut_dcd(file, last: int) -> bool:
     return kept > 0
 
 
-def _cut_xtc(file, last: int) -> bool:
+def _cut_xtc(file, last: int, _: int, present: int) -> bool:
     """Frames begin with a number that tells the format, number of atoms and step, and are
     big-endian."""
     end, begin = file.seek(0, os.SEEK_END), 0
@@ -93,6 +107,7 @@ def _cut_xtc(file, last: int) -> bool:
         magic, atoms, step = _unpack(file, begin, ">3i")
         if magic != XTC_MAGIC:
             raise ValueError("this is not an XTC file")
+        _check_atoms(atoms, present)
         following = begin + XTC_ATOMS + 4 + 12 * atoms
         if atoms > 9:
             (length,) = _unpack(file, begin + XTC_LENGTH, ">i")
@@ -102,6 +117,11 @@ def _cut_xtc(file, last: int) -> bool:
         begin = following
     file.truncate(begin)
     return begin > 0
+
+
+def _check_atoms(atoms: int, present: int) -> None:
+    if atoms != present:
+        raise ValueError(f"it has {atoms} atoms, and the System {present}")
 
 
 def _unpack(file, offset: int, form: str) -> tuple:
@@ -132,5 +152,8 @@ def load_checkpoint(simulation: app.Simulation, path: str) -> None:
         ValueError: the file is damaged, or belongs to another System.
     """
     with reading(path):
-        load = simulation.loadState if path.lower().endswith(".xml") else simulation.loadCheckpoint
-        load(path)
+        if path.lower().endswith(".xml"):
+            parsed("state", Path(path))  # refuses what holds another object
+            simulation.loadState(path)
+        else:
+            simulation.loadCheckpoint(path)

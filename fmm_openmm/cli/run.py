@@ -370,6 +370,15 @@ def simulate(
     dof = degrees_of_freedom(simulation.system)
     with ExitStack() as stack:
         restart = simulation.currentStep if args.restart else None
+        if args.trajectory:
+            atoms = simulation.topology.getNumAtoms()
+            goes_on = restart is not None and keep_frames(
+                args.trajectory, restart, args.interval, atoms
+            )
+            append = {"append": True} if goes_on else {}
+            simulation.reporters.append(
+                TRAJECTORIES[_suffix(args.trajectory)](args.trajectory, args.interval, **append)
+            )
         series: list[tuple[list[Any], Callable[[], Any], Log | None]] = []
         wanted: list[tuple[str | None, list[Any], Callable[[], Any]]] = [
             (args.log, samples, lambda: sample(simulation, dof)),
@@ -385,12 +394,6 @@ def simulate(
                 if not log.goes_on:
                     log.write(kept[0])
             series.append((kept, take, log))
-        if args.trajectory:
-            goes_on = args.restart and keep_frames(args.trajectory, simulation.currentStep)
-            append = {"append": True} if goes_on else {}
-            simulation.reporters.append(
-                TRAJECTORIES[_suffix(args.trajectory)](args.trajectory, args.interval, **append)
-            )
         advance = stack.enter_context(
             terminal.progress("simulating", args.steps - simulation.currentStep)
         )

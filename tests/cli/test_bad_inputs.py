@@ -43,6 +43,7 @@ def bad_files(folder):
     for name in ("remark.pdb", "remark.cif", "remark.gro"):
         (folder / name).write_text("REMARK no atoms\n")
     (folder / "remark.pdb.gz").write_bytes(gzip.compress(b"REMARK no atoms\n"))
+    (folder / "end.pdb").write_text("END\n")
     (folder / "include.top").write_text('#include "forcefield.itp"\n')
     (folder / "bad.prmtop").write_text("%VERSION\n%FLAG NOTHING\n")
     (folder / "open.xml").write_text(openmm.XmlSerializer.serialize(openmm.System()))
@@ -88,6 +89,7 @@ def bad_files(folder):
         (["system.xml", "empty.pdb"], "empty.pdb is empty"),
         (["empty.xml", "water.pdb"], "empty.xml is empty"),
         (["remark.pdb", "--forcefield", FORCE_FIELD], "remark.pdb: no atoms, or cut short"),
+        (["end.pdb", "--forcefield", FORCE_FIELD], "end.pdb: no atoms, or cut short"),
         (["remark.cif", "--forcefield", FORCE_FIELD], "remark.cif: no atoms, or cut short"),
         (["remark.pdb.gz", "system.xml"], "remark.pdb.gz: no atoms, or cut short"),
         (["water.top", "remark.gro"], "remark.gro: no atoms, or cut short"),

@@ -172,7 +172,7 @@ class Hostile:
 
 
 def test_info_on_a_file_that_is_no_xml(fail):
-    assert "cannot read water.pdb" in fail("info", "water.pdb")
+    assert "cannot read water.pdb: not an XML file" in fail("info", "water.pdb")
     assert "no such file: nothing.xml" in fail("info", "nothing.xml")
 
 

@@ -91,22 +91,30 @@ def test_a_file_that_is_no_trajectory(name, tmp_path):
     path = tmp_path / name
     path.write_bytes(b"a file of another kind" * 50)
     with pytest.raises(ValueError, match="this is not a"):
-        keep_frames(str(path), 8)
+        keep_frames(str(path), 8, INTERVAL, 2)
     assert path.read_bytes() == b"a file of another kind" * 50
 
 
 @pytest.mark.parametrize("name", ["run.dcd", "run.xtc"])
 def test_no_frame_is_left(name, tmp_path, monkeypatch):
     """A checkpoint before the first frame, and no trajectory at all."""
-    assert not keep_frames(str(tmp_path / name), 8)
+    path = str(tmp_path / name)
+    assert not keep_frames(path, 8, INTERVAL, 2)
     topology, system, positions = ion_pair()
     simulation = app.Simulation(topology, system, openmm.VerletIntegrator(0.001))
     simulation.context.setPositions(positions)
     kind = {"run.dcd": app.DCDReporter, "run.xtc": app.XTCReporter}[name]
-    simulation.reporters.append(kind(str(tmp_path / name), INTERVAL))
+    simulation.reporters.append(kind(path, INTERVAL))
     simulation.step(3 * INTERVAL)
-    assert keep_frames(str(tmp_path / name), 2 * INTERVAL)
-    assert not keep_frames(str(tmp_path / name), INTERVAL - 1)
+    before = Path(path).read_bytes()
+    with pytest.raises(ValueError, match=f"cannot read {path}: it has 2 atoms, and the System 3"):
+        keep_frames(path, INTERVAL, INTERVAL, 3)
+    if name == "run.dcd":  # in which frames have no steps of their own
+        with pytest.raises(ValueError, match="its frames are 4 steps apart: give --interval 4, or"):
+            keep_frames(path, INTERVAL, 5, 2)
+    assert Path(path).read_bytes() == before
+    assert keep_frames(path, 2 * INTERVAL, INTERVAL, 2)
+    assert not keep_frames(path, INTERVAL - 1, INTERVAL, 2)
 
 
 SIMULATION = (
@@ -209,4 +217,6 @@ def test_a_restart_that_is_refused(fail, succeed, tmp_path):
     assert f"--log {checkpoint} is a file that is read" in fail(*restart, "--log", checkpoint)
     assert "no such file: nothing.chk" in fail(*SIMULATION, "--restart", "nothing.chk")
     assert "cannot read water.pdb: " in fail(*SIMULATION, "--restart", "water.pdb")
-    assert "cannot read system.xml: " in fail(*SIMULATION, "--restart", "system.xml")
+    assert "cannot read system.xml: it holds a System, not a State" in fail(
+        *SIMULATION, "--restart", "system.xml"
+    )
