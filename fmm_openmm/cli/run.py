@@ -16,7 +16,7 @@ import numpy as np
 import openmm
 from openmm import app, unit
 
-from fmm_openmm import FMMForce, find_fmm, pressure_tensor, restore_pme, use_fmm
+from fmm_openmm import FMMForce, find_fmm, pressure_tensor, use_fmm
 from fmm_openmm.bench.systems import BOLTZMANN, barostat, degrees_of_freedom
 from fmm_openmm.cli import inputs, notes
 from fmm_openmm.cli.interrupts import Interrupt, StopMinimisation, first_interrupt
@@ -37,6 +37,7 @@ from fmm_openmm.cli.summary import (
     summary,
 )
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
+from fmm_openmm.integration.conversion.system import convert_again
 
 STEPS_AT_ONCE = 10
 """Number of steps between checks for an interrupt, that of ``openmm.app.Simulation``."""
@@ -183,19 +184,12 @@ def run(args, terminal) -> Outcome:
 
 
 def converted(system: openmm.System, options: dict, allow_reaction_field: bool) -> FMMForce:
-    """Return the FMMForce of the System; if there is none, or if options are given, convert the
-    System. Without a boundary or term among them it keeps its own; and a reaction field that it has
-    replaced once it replaces again."""
+    """Return the FMMForce of the System, with other options if some are given; if there is none,
+    convert the System."""
     forces = find_fmm(system)
-    if forces and not options:
-        return forces[0]
-    if forces:
-        definition = forces[0]._definition
-        kept = {"boundary": definition.boundary.name, **definition.options.of_term}
-        options = {**kept, **options}
-        restore_pme(system)
-        allow_reaction_field = True
-    return use_fmm(system, allow_reaction_field=allow_reaction_field, **options)
+    if not forces:
+        return use_fmm(system, allow_reaction_field=allow_reaction_field, **options)
+    return convert_again(system, **options) if options else forces[0]
 
 
 def separate(force: FMMForce, system: openmm.System) -> None:

@@ -279,6 +279,15 @@ class Definition:
         self._excluded, self._parameters = None, None
         self._restructure()
 
+    def take_over(self, other: "Definition") -> None:
+        """Take charges, exclusions and parameter offsets of another definition."""
+        for name in TABLES:
+            setattr(self, name, getattr(other, name))
+        self.global_parameters = other.global_parameters
+        self.exclusions_periodic = other.exclusions_periodic
+        self._excluded, self._parameters = None, None
+        self._restructure()
+
     def set_charge(self, index: int, charge) -> None:
         self.charges[index] = _charge(charge, index)
         self._parameters = None

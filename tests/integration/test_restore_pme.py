@@ -7,7 +7,8 @@ import openmm
 import pytest
 
 import fmm_openmm as fmm
-from tests.integration.boxes import energy_of, from_xml, with_offsets, xml
+from fmm_openmm.integration.conversion.system import convert_again
+from tests.integration.boxes import Box, energy_of, from_xml, with_offsets, xml
 
 
 @pytest.mark.parametrize("method", ["PME", "Ewald", "LJPME"])
@@ -34,11 +35,45 @@ def test_restored_exactly(chains, method, way):
     assert xml(system) == before
 
 
-def test_restore_after_charges_were_changed(chains):
-    before = xml(chains.system)
-    fmm.use_fmm(chains.system).setParticleParameters(0, 9.0)
-    fmm.restore_pme(chains.system)
+@pytest.mark.parametrize("offset", [False, True])
+def test_restore_after_charges_were_changed(chains, offset):
+    """They are lost, which is no error: a user may want the original back."""
+    before = xml(with_offsets(chains).system)
+    force = fmm.use_fmm(chains.system)
+    if offset:
+        force.setParticleParameterOffset(0, "alchemical", 2, 0.5)
+    else:
+        force.setParticleParameters(0, 9.0)
+    with pytest.warns(UserWarning, match=r"^the charges of the FMMForce had changed since use_fmm"):
+        fmm.restore_pme(chains.system)
     assert xml(chains.system) == before
+
+
+def test_lennard_jones_offsets_that_were_added_stay(chains):
+    twin = copy.deepcopy(with_offsets(chains))
+    fmm.use_fmm(chains.system)
+    for box in chains, twin:
+        box.nonbonded.addParticleParameterOffset("size", 5, 0.0, 0.01, 0.1)
+    fmm.check_system(chains.system)
+    fmm.restore_pme(chains.system)
+    assert xml(chains.system) == xml(twin.system)
+
+
+def test_other_options_keep_what_was_set_on_the_force(chains):
+    force = fmm.use_fmm(with_offsets(chains).system, tolerance=1e-3)
+    force.setParticleParameters(0, 0.75)
+    force.setParticleParameterOffset(0, "alchemical", 2, 0.5)
+    force.addParticleParameterOffset("alchemical", 4, -0.25)
+    force.addExclusion(0, 100)
+    expected = chains.energy_and_forces()[0]
+    system = from_xml(xml(chains.system))
+    again = convert_again(system, tolerance=1e-6)
+    assert "tolerance 1e-06" in repr(fmm.find_fmm(system)[0])
+    for box in Box(system, chains.positions), Box(from_xml(xml(system)), chains.positions):
+        assert box.energy_and_forces()[0] == pytest.approx(expected, rel=1e-3)
+    assert again.getExclusionParticles(again.getNumExclusions() - 1) == [0, 100]
+    assert again.getParticleParameterOffset(2) == ["alchemical", 4, -0.25]
+    assert again.getParticleParameters(0)._value == 0.75
 
 
 @pytest.mark.slow

@@ -81,11 +81,19 @@ class Original:
         force.setNonbondedMethod(self.method)
 
     def matches(self, force: openmm.NonbondedForce) -> bool:
-        """Whether the numbers of particles and offsets of the force are those of the original."""
-        return (force.getNumParticles(), force.getNumParticleParameterOffsets()) == (
-            len(self.charges),
-            len(self.charge_scales),
-        )
+        """Whether the force has the particles and the offsets of the original. Offsets of
+        Lennard-Jones parameters may follow."""
+        offsets = force.getNumParticleParameterOffsets()
+        return force.getNumParticles() == len(self.charges) and offsets >= len(self.charge_scales)
+
+    def charge_offsets(self, force: openmm.NonbondedForce) -> list[list]:
+        """Parameter name, particle and charge scale of the offsets that have a charge scale."""
+        found = []
+        for index, scale in enumerate(self.charge_scales.tolist()):
+            if scale != 0:
+                name, particle, *_ = force.getParticleParameterOffset(index)
+                found.append([name, particle, scale])
+        return found
 
     @staticmethod
     def check_without_charges(force: openmm.NonbondedForce, charges: np.ndarray) -> None:

@@ -113,7 +113,7 @@ def use_fmm(
 
 def restore_pme(system: openmm.System) -> None:
     """Undo :func:`use_fmm`: remove the FMMForce and restore charges, parameter offsets and method
-    exactly.
+    exactly. Charges that the FMMForce was given since are lost.
 
     It works for the converted System, its copies, and Systems read from its XML. Afterwards
     reinitialize every Context of the System or do not use it any more: OpenMM would call the
@@ -121,9 +121,41 @@ def restore_pme(system: openmm.System) -> None:
 
     Raises:
         ValueError: the System holds no FMMForce made by :func:`use_fmm`, or several, or its
-            NonbondedForce now has charges or other numbers of particles or offsets. The System is
-            unchanged then.
+            NonbondedForce now has charges, another number of particles or fewer offsets. The System
+            is unchanged then.
+
+    Warns:
+        UserWarning: charges or parameter offsets of the FMMForce have changed.
     """
+    force, original, target = _restored(system)
+    offsets = map(force.getParticleParameterOffset, range(force.getNumParticleParameterOffsets()))
+    charges = force._definition.parameters.base
+    if (charges != original.charges).any() or list(offsets) != original.charge_offsets(target):
+        warn(
+            "the charges of the FMMForce had changed since use_fmm(), but restore_pme() has "
+            "restored those before it: set the new ones in the NonbondedForce"
+        )
+
+
+def convert_again(system: openmm.System, **options) -> FMMForce:
+    """Give the FMMForce of a converted System other options, those of :func:`use_fmm`. It keeps its
+    charges, exclusions and offsets and, unless others are given, its boundary and term.
+
+    Raises:
+        UnsupportedError, ValueError, TypeError: as :func:`restore_pme` and :func:`use_fmm`.
+    """
+    definition = find_fmm(system)[0]._definition
+    kept = {"boundary": definition.boundary.name, **definition.options.of_term}
+    _restored(system)
+    force = use_fmm(system, allow_reaction_field=True, **{**kept, **options})
+    force._definition.take_over(definition)
+    force._restructured()
+    return force
+
+
+def _restored(system: openmm.System) -> tuple[FMMForce, Original, openmm.NonbondedForce]:
+    """The removed FMMForce, and the restored properties of the NonbondedForce: see
+    :func:`restore_pme`."""
     converted = [force for force in find_fmm(system) if force._definition.original is not None]
     if not converted:
         raise ValueError(
@@ -141,6 +173,7 @@ def restore_pme(system: openmm.System) -> None:
         raise ValueError(
             "`system` must hold the NonbondedForce that use_fmm() converted, with "
             f"{len(original.charges)} particles and {len(original.charge_scales)} parameter offsets"
+            " or more"
         )
     parameters = particle_parameters(target)
     original.check_without_charges(target, parameters[:, 0])
@@ -157,6 +190,7 @@ def restore_pme(system: openmm.System) -> None:
             present.apply(target, parameters)
         raise
     forget(system)
+    return force, original, target
 
 
 def _convertible_force(

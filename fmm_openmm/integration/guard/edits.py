@@ -7,6 +7,7 @@ does not notice the edit.
 
 import weakref
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import openmm
@@ -22,6 +23,7 @@ from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.conversion.original import ANY, METHODS, PERIODIC, Original
 from fmm_openmm.integration.force import FMMForce, find_fmm
 from fmm_openmm.integration.guard.zeroed import signature, zeroed
+from fmm_openmm.integration.identity import bridge_of
 from fmm_openmm.integration.snapshots import REVISION
 
 REMEDY = (
@@ -88,7 +90,7 @@ def check_system(system: openmm.System) -> None:
     is_first = int(system.this) in _converted  # not a copy, which may lack forces
     if made and (system.getNumForces() > 1 or is_first):
         _check_converted(made[0], system)
-    if not forces and is_first:
+    if not forces and is_first and not any(map(_contains_fmm, system.getForces())):
         _check_without_fmm(system)
 
 
@@ -157,6 +159,17 @@ def _check_converted(force: FMMForce, system: openmm.System) -> None:
                 f"converted {name}: it was made after fmm.use_fmm(system). {REMEDY}"
             )
         known[key] -= 1
+
+
+def _contains_fmm(force: openmm.Force) -> bool:
+    """Whether a CustomCVForce or ATMForce holds an FMMForce, to which a user may have moved it."""
+    inner: Iterable[openmm.Force] = ()
+    if isinstance(force, openmm.CustomCVForce):
+        inner = map(force.getCollectiveVariable, range(force.getNumCollectiveVariables()))
+    elif isinstance(force, openmm.ATMForce):
+        inner = map(force.getForce, range(force.getNumForces()))
+    kinds = openmm.PythonForce, openmm.Force  # an ATMForce returns forces without their type
+    return any(type(each) in kinds and bridge_of(each) is not None for each in inner)
 
 
 def _check_without_fmm(system: openmm.System) -> None:

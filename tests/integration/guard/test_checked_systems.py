@@ -46,6 +46,24 @@ def test_a_removed_fmm_force(chains, others):
     new_context(chains.system)
 
 
+@pytest.mark.parametrize("kind", ["CustomCVForce", "ATMForce"])
+def test_an_fmm_force_that_was_moved_into_another(chains, kind):
+    force = fmm.use_fmm(chains.system)
+    energy = chains.energy_and_forces()[0]
+    if kind == "CustomCVForce":
+        outer = openmm.CustomCVForce("coulomb")
+        outer.addCollectiveVariable("coulomb", copy.copy(force))
+    else:
+        outer = openmm.ATMForce("u0")
+        outer.addForce(copy.copy(force))
+        for _ in range(chains.system.getNumParticles()):
+            outer.addParticle()
+    chains.system.removeForce(chains.system.getNumForces() - 1)
+    chains.system.addForce(outer)
+    fmm.check_system(chains.system)
+    assert chains.energy_and_forces()[0] == pytest.approx(energy, rel=1e-9)
+
+
 def test_charges_removed_from_a_restored_system(chains):
     fmm.use_fmm(chains.system)
     fmm.restore_pme(chains.system)
