@@ -73,7 +73,7 @@ class CoulombAnalysis(AnalysisBase):
     ):
         super().__init__(atoms.universe.trajectory, verbose=verbose)
         check_lengths(atoms.universe.trajectory)
-        self._quantities, self._threads = check_arguments(quantities, threads)
+        self._quantities, self._threads = check_arguments(quantities, threads, dtype)
         self._atoms, self._dtype = atoms.atoms, dtype
         self._given = solver_or_system or ChargeSystem.from_mdanalysis(atoms)
         self._box_vectors = box_of(self._given)

@@ -68,7 +68,7 @@ def analyse(
         progress: show on stderr, in a terminal or a notebook, how many frames are done.
         threads: largest number of threads that an evaluation on a CPU uses; by default all cores.
             With a worker for each core 1 is best.
-        dtype: type of the arrays other than energies and virials.
+        dtype: float64, or float32 for arrays other than energies and virials.
 
     Returns:
         An array for each quantity, by its name, with one row per frame: "energy" (frames,), kJ/mol;
@@ -88,7 +88,7 @@ def analyse(
         >>> analyse(frames, solver)["energy"].round()
         array([-464., -349.])
     """
-    quantities, threads = check_arguments(quantities, threads)
+    quantities, threads = check_arguments(quantities, threads, dtype)
     work = FrameTasks(frames, solver_or_system, executor, progress, threads)
     rows = [row for _, row in work.results(partial(evaluate_quantities, quantities, dtype))]
     columns = zip(*rows, strict=True) if rows else repeat(())
@@ -98,7 +98,7 @@ def analyse(
 
 
 def check_arguments(
-    quantities: Sequence[str], threads: int | None
+    quantities: Sequence[str], threads: int | None, dtype: "DTypeLike"
 ) -> tuple[tuple[str, ...], int | None]:
     """Check arguments of :func:`analyse`."""
     if isinstance(quantities, str):
@@ -107,6 +107,8 @@ def check_arguments(
         check_choice(name, QUANTITIES, "quantities")
     if threads is not None:
         threads = check_integer(threads, "threads", 1, 2**16)
+    if np.dtype(dtype) not in (np.float32, np.float64):
+        raise ValueError(f"`dtype` must be float32 or float64, got {dtype!r}")
     return tuple(quantities), threads
 
 

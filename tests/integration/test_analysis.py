@@ -115,8 +115,11 @@ def test_bad_arguments_are_named(given, quantities, message):
     with pytest.raises((TypeError, ValueError)) as caught:
         fmm.analyse([np.zeros((2, 3))], solver, quantities)
     assert message in str(caught.value)
+    solver = fmm.CoulombSolver([1.0, -1.0], np.eye(3))
     with pytest.raises(ValueError, match="`threads` must lie between 1"):
-        fmm.analyse([np.zeros((2, 3))], fmm.CoulombSolver([1.0, -1.0], np.eye(3)), threads=0)
+        fmm.analyse([np.zeros((2, 3))], solver, threads=0)
+    with pytest.raises(ValueError, match="`dtype` must be float32 or float64, got 'int32'"):
+        fmm.analyse([np.zeros((2, 3))], solver, ["forces"], dtype="int32")
 
 
 @pytest.mark.slow
