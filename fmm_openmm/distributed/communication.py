@@ -169,6 +169,16 @@ def exchange(comm, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
     return found
 
 
+def on_first(comm, values: np.ndarray) -> list[np.ndarray]:
+    """The one-dimensional arrays of all ranks, of one type, on rank 0; empty ones on the others."""
+    return exchange(comm, [values] + [values[:0]] * (comm.size - 1))
+
+
+def from_first(comm, blocks: Sequence[np.ndarray]) -> np.ndarray:
+    """What rank 0 has in ``blocks[r]``, on rank r; arrays on other ranks are empty."""
+    return exchange(comm, blocks)[0]
+
+
 def exchange_rows(comm, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
     """:func:`exchange` of arrays (k, columns), with the same columns on all ranks."""
     columns = rows[0].shape[1]

@@ -18,7 +18,7 @@ from fmm_openmm.checks import (
     check_unmasked,
 )
 from fmm_openmm.dipole_term import TIN_FOIL, DipoleTerm
-from fmm_openmm.distributed.communication import agree, decide, shared_fate, summed
+from fmm_openmm.distributed.communication import agree, decide, on_first, shared_fate, summed
 from fmm_openmm.distributed.homes import Homes, Route
 from fmm_openmm.distributed.stages import DistributedStages, Links
 from fmm_openmm.errors import UnsupportedError
@@ -140,11 +140,12 @@ class DistributedSolver:
             request, self._charges, self._ids, pairs = agree(comm, check, common)
             self._periodic = bool(exclusions_periodic) and not self._boundary.is_open
             self._gpu: Any = None if backend == "cpu" else connected_gpu(comm)
-            everything = self._comm.gather((self._charges, self._ids, pairs))
+            own = np.empty(0, np.int64) if self._ids is None else self._ids
+            arrays = [on_first(comm, each) for each in (self._charges, own, pairs.reshape(-1))]
+            has_ids = comm.gather(self._ids is not None)
             self._planner: Any = None
-            self._links = self._comm.scatter(
-                agree(self._comm, lambda: everything and self._arrange(request, everything))
-            )
+            links = agree(comm, lambda: self._arrange(request, has_ids, *arrays) if has_ids else [])
+            self._links = Links.from_first(comm, links)
             self._largest = self._highest(np.abs(self._charges).max(initial=0.0))
             self._choice = -1
             self._boxes: Boxes | None = None
@@ -154,17 +155,28 @@ class DistributedSolver:
             self._parameters: FMMParameters | None = None
             self._homes: Homes | None = None
 
-    def _arrange(self, request: Request, everything: list) -> list[Links]:
-        """On rank 0: make the planner, and return the links of each rank."""
-        charges, numbers, pairs = zip(*everything, strict=True)
+    def _arrange(
+        self,
+        request: Request,
+        has_ids: list[bool],
+        charges: list[np.ndarray],
+        numbers: list[np.ndarray],
+        pairs: list[np.ndarray],
+    ) -> list[Links]:
+        """On rank 0: make the planner, and return the links of each rank.
+
+        Args:
+            has_ids, charges, numbers, pairs: of each rank whether it has ids, and its charges, ids
+                and pairs, one-dimensional.
+        """
         offsets = np.cumsum([0, *map(len, charges)])
         merged = check_charges(np.concatenate(charges))
         check_neutral(merged, self._boundary, self._term)
-        given = [ids for ids, mine in zip(numbers, charges, strict=True) if len(mine)]
-        if any(ids is None for ids in given) and not all(ids is None for ids in given):
+        given = {has for has, mine in zip(has_ids, charges, strict=True) if len(mine)}
+        if len(given) > 1:
             raise ValueError("`ids` must be given by all ranks with particles or by none")
-        ids = None if given[0] is None else np.concatenate(given)
-        excluded = _numbered(np.concatenate(pairs), ids, len(merged))
+        ids = np.concatenate(numbers) if True in given else None
+        excluded = _numbered(np.concatenate(pairs).reshape(-1, 2), ids, len(merged))
         load = Load.from_charges(merged, excluded)
         cell = self._own_frame.cell
         cost, device = (CUDA_COST, self._gpu.name) if self._gpu else (CPU_COST, None)
@@ -209,10 +221,10 @@ class DistributedSolver:
             route = self._route(numbers)
             if route:
                 replaced = route.to_homes(replaced[:, None])[:, 0].copy()
-            everything = comm.gather(replaced)
+            everyones = on_first(comm, replaced)
 
             def adopt() -> bool:
-                merged = np.concatenate(everything)
+                merged = np.concatenate(everyones)
                 check_neutral(merged, self._boundary, self._term)
                 accepted = self._planner.accepts(merged)
                 self._all_charges = merged

@@ -36,7 +36,7 @@ from fmm_openmm.backends.cpu.share import (
 )
 from fmm_openmm.backends.cpu.sort import number_boxes
 from fmm_openmm.backends.cpu.threads import kernels_in
-from fmm_openmm.distributed.communication import exchange, exchange_rows, summed
+from fmm_openmm.distributed.communication import exchange, exchange_rows, from_first, summed
 from fmm_openmm.distributed.sharing import BoxShares, even_ranges
 from fmm_openmm.driver import evaluate
 from fmm_openmm.expansions.error import force_sums
@@ -78,6 +78,14 @@ class Links:
             cls(particle - offset, partner, other)
             for offset, particle, partner, other in zip(offsets[:-1], *shares, strict=True)
         ]
+
+    @classmethod
+    def from_first(cls, comm, links: "list[Links]") -> "Links":
+        """Those of this rank, of those of all ranks, which rank 0 has."""
+        none = np.empty(0, np.int64)
+        links = links or [cls(none, none, none)] * comm.size
+        names = "particle", "partner", "rank"
+        return cls(*(from_first(comm, [getattr(each, name) for each in links]) for name in names))
 
     def where(self, kept: np.ndarray) -> "Links":
         """Some of the links."""
