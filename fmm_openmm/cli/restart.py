@@ -6,18 +6,23 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from openmm import app
 
 from fmm_openmm.cli.readers import parsed, reading
 
-DCD_COUNTS, DCD_BOX, DCD_COMMENTS = 8, 48, 92
-"""Offsets in a DCD file of the number of frames, first step and interval; of the flag of a box; of
-the length of the comments, behind which are the number of atoms and the frames."""
+DCD_COUNTS, DCD_TIMESTEP, DCD_COMMENTS = 8, 44, 92
+"""Offsets in a DCD file of the number of frames, first step and interval; of the time step and the
+flag of a box; of the length of the comments, behind which are the number of atoms and the
+frames."""
 
 DCD_LONG = 2**30
 """Number of steps from which on OpenMM may replace the interval in the header by 1."""
+
+AKMA_TIME, SAME_TIMESTEP = 0.04888821, 1e-4
+"""Unit of the time step in a DCD file, ps, and largest relative difference of equal ones."""
 
 XTC_MAGIC = 1995
 XTC_ATOMS, XTC_LENGTH = 52, 88
@@ -54,13 +59,41 @@ def keep_rows(path: str, last: int, interval: int, names: list[str]) -> bool:
     return True
 
 
-def keep_frames(path: str, last: int, interval: int, atoms: int) -> bool:
-    """Remove the frames of a trajectory after a step, also one that was cut short. Returns whether
-    any is left.
+@dataclass(frozen=True)
+class Continuation:
+    """The frames that a restarted run appends to a trajectory.
 
-    Args:
-        interval: number of steps between frames that will be appended.
+    Attributes:
+        last: step of the checkpoint.
+        interval: number of steps between frames.
+        timestep: ps.
         atoms: number of atoms.
+    """
+
+    last: int
+    interval: int
+    timestep: float
+    atoms: int
+
+    def check_atoms(self, atoms: int) -> None:
+        """Refuse a trajectory of another number of atoms."""
+        if atoms != self.atoms:
+            raise ValueError(f"it has {atoms} atoms, and the System {self.atoms}")
+
+    def check_times(self, interval: int, timestep: float) -> None:
+        """Refuse a trajectory with other times between frames, of which a DCD file has one."""
+        same = interval == self.interval and abs(timestep / self.timestep - 1) < SAME_TIMESTEP
+        if not same and self.last < DCD_LONG:
+            raise ValueError(
+                f"its frames are {interval} steps of {timestep:.6g} ps apart, for which a DCD file "
+                f"has a single value: continue with --interval {interval} --timestep "
+                f"{timestep:.6g}, or in another trajectory"
+            )
+
+
+def keep_frames(path: str, run: Continuation) -> bool:
+    """Remove the frames of a trajectory after a checkpoint, also one that was cut short. Returns
+    whether any is left.
 
     Raises:
         ValueError: the file is not a DCD or XTC trajectory, or not one that such frames continue;
@@ -71,35 +104,31 @@ def keep_frames(path: str, last: int, interval: int, atoms: int) -> bool:
     with reading(path), open(path, "r+b") as file:
         cut = _cut_dcd if path.lower().endswith(".dcd") else _cut_xtc
         try:
-            return cut(file, last, interval, atoms)
+            return cut(file, run)
         except struct.error as error:
             raise ValueError("the file is damaged") from error
 
 
-def _cut_dcd(file, last: int, wanted: int, present: int) -> bool:
+def _cut_dcd(file, run: Continuation) -> bool:
     """The format is that of :class:`openmm.app.DCDFile`: little-endian, frames of one length."""
     if file.read(8) != struct.pack("<i4s", 84, b"CORD"):
         raise ValueError("this is not a DCD file that OpenMM wrote")
     count, first, interval = _unpack(file, DCD_COUNTS, "<3i")
-    (box,) = _unpack(file, DCD_BOX, "<i")
+    timestep, box = _unpack(file, DCD_TIMESTEP, "<fi")
     (comments,) = _unpack(file, DCD_COMMENTS, "<i")
     (atoms,) = _unpack(file, DCD_COMMENTS + 12 + comments, "<i")
-    _check_atoms(atoms, present)
-    if interval != wanted and last < DCD_LONG:
-        raise ValueError(
-            f"its frames are {interval} steps apart: give --interval {interval}, or another "
-            "trajectory, as the header of a DCD file holds one interval for all frames"
-        )
+    run.check_atoms(atoms)
+    run.check_times(interval, timestep * AKMA_TIME)
     begin, size = DCD_COMMENTS + 20 + comments, 56 * bool(box) + 3 * (8 + 4 * atoms)
     whole = (file.seek(0, os.SEEK_END) - begin) // size
-    kept = max(0, min(count, whole, (last - first) // max(interval, 1) + 1))
+    kept = max(0, min(count, whole, (run.last - first) // max(interval, 1) + 1))
     file.seek(DCD_COUNTS)
     file.write(struct.pack("<i", kept))
     file.truncate(begin + kept * size)
     return kept > 0
 
 
-def _cut_xtc(file, last: int, _: int, present: int) -> bool:
+def _cut_xtc(file, run: Continuation) -> bool:
     """Frames begin with a number that tells the format, number of atoms and step, and are
     big-endian."""
     end, begin = file.seek(0, os.SEEK_END), 0
@@ -107,21 +136,16 @@ def _cut_xtc(file, last: int, _: int, present: int) -> bool:
         magic, atoms, step = _unpack(file, begin, ">3i")
         if magic != XTC_MAGIC:
             raise ValueError("this is not an XTC file")
-        _check_atoms(atoms, present)
+        run.check_atoms(atoms)
         following = begin + XTC_ATOMS + 4 + 12 * atoms
         if atoms > 9:
             (length,) = _unpack(file, begin + XTC_LENGTH, ">i")
             following = begin + XTC_LENGTH + 4 + length + -length % 4
-        if step > last or following > end:
+        if step > run.last or following > end:
             break
         begin = following
     file.truncate(begin)
     return begin > 0
-
-
-def _check_atoms(atoms: int, present: int) -> None:
-    if atoms != present:
-        raise ValueError(f"it has {atoms} atoms, and the System {present}")
 
 
 def _unpack(file, offset: int, form: str) -> tuple:

@@ -27,7 +27,13 @@ from fmm_openmm.cli.options import (
     fmm_options,
     platform,
 )
-from fmm_openmm.cli.restart import keep_frames, keep_rows, load_checkpoint, save_checkpoint
+from fmm_openmm.cli.restart import (
+    Continuation,
+    keep_frames,
+    keep_rows,
+    load_checkpoint,
+    save_checkpoint,
+)
 from fmm_openmm.cli.summary import (
     PressureSample,
     Sample,
@@ -367,7 +373,7 @@ def simulate(
         if args.trajectory:
             atoms = simulation.topology.getNumAtoms()
             goes_on = restart is not None and keep_frames(
-                args.trajectory, restart, args.interval, atoms
+                args.trajectory, Continuation(restart, args.interval, args.timestep, atoms)
             )
             append = {"append": True} if goes_on else {}
             simulation.reporters.append(

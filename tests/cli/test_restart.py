@@ -1,5 +1,6 @@
 """A run that was ended, and restarted from its last checkpoint, leaves the files of one run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from openmm import app, unit
 
 import fmm_openmm as fmm
 from fmm_openmm.cli import main
-from fmm_openmm.cli.restart import keep_frames
+from fmm_openmm.cli.restart import Continuation, keep_frames
 from tests.cli.inputs import WATER
 from tests.convert.small_water import small_water
 
@@ -91,7 +92,7 @@ def test_a_file_that_is_no_trajectory(name, tmp_path):
     path = tmp_path / name
     path.write_bytes(b"a file of another kind" * 50)
     with pytest.raises(ValueError, match="this is not a"):
-        keep_frames(str(path), 8, INTERVAL, 2)
+        keep_frames(str(path), Continuation(8, INTERVAL, 0.001, 2))
     assert path.read_bytes() == b"a file of another kind" * 50
 
 
@@ -99,7 +100,8 @@ def test_a_file_that_is_no_trajectory(name, tmp_path):
 def test_no_frame_is_left(name, tmp_path, monkeypatch):
     """A checkpoint before the first frame, and no trajectory at all."""
     path = str(tmp_path / name)
-    assert not keep_frames(path, 8, INTERVAL, 2)
+    run = Continuation(INTERVAL, INTERVAL, 0.001, 2)
+    assert not keep_frames(path, run)
     topology, system, positions = ion_pair()
     simulation = app.Simulation(topology, system, openmm.VerletIntegrator(0.001))
     simulation.context.setPositions(positions)
@@ -108,13 +110,14 @@ def test_no_frame_is_left(name, tmp_path, monkeypatch):
     simulation.step(3 * INTERVAL)
     before = Path(path).read_bytes()
     with pytest.raises(ValueError, match=f"cannot read {path}: it has 2 atoms, and the System 3"):
-        keep_frames(path, INTERVAL, INTERVAL, 3)
+        keep_frames(path, replace(run, atoms=3))
     if name == "run.dcd":  # in which frames have no steps of their own
-        with pytest.raises(ValueError, match="its frames are 4 steps apart: give --interval 4, or"):
-            keep_frames(path, INTERVAL, 5, 2)
+        for other in replace(run, interval=5), replace(run, timestep=0.002):
+            with pytest.raises(ValueError, match=r"with --interval 4 --timestep 0\.001, or in"):
+                keep_frames(path, other)
     assert Path(path).read_bytes() == before
-    assert keep_frames(path, 2 * INTERVAL, INTERVAL, 2)
-    assert not keep_frames(path, INTERVAL - 1, INTERVAL, 2)
+    assert keep_frames(path, replace(run, last=2 * INTERVAL))
+    assert not keep_frames(path, replace(run, last=INTERVAL - 1))
 
 
 SIMULATION = (
