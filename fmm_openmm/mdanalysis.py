@@ -1,19 +1,16 @@
 """``CoulombAnalysis``: electrostatics of a trajectory as an analysis of MDAnalysis."""
 
-import multiprocessing
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from MDAnalysis.analysis.backends import BackendMultiprocessing
 from MDAnalysis.analysis.base import AnalysisBase
 from MDAnalysis.analysis.results import ResultsGroup
 
 from fmm_openmm.convert import ChargeSystem
 from fmm_openmm.convert.frames import Frame, frame_of_timestep
 from fmm_openmm.convert.packages import check_lengths
-from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.analysis import check_arguments, evaluate_quantities
 from fmm_openmm.integration.frame_solver import discard_frame_solver
 from fmm_openmm.integration.frame_tasks import (
@@ -24,7 +21,6 @@ from fmm_openmm.integration.frame_tasks import (
     make_solver,
     within_box,
 )
-from fmm_openmm.openmp import breaks_when_forked
 
 if TYPE_CHECKING:
     from MDAnalysis import AtomGroup, Universe
@@ -81,20 +77,6 @@ class CoulombAnalysis(AnalysisBase):
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_given": None}  # workers have the recipe
-
-    def _configure_backend(self, *arguments, **keywords):
-        backend = super()._configure_backend(*arguments, **keywords)
-        if (
-            isinstance(backend, BackendMultiprocessing)
-            and multiprocessing.get_start_method() == "fork"
-            and breaks_when_forked()
-        ):
-            raise UnsupportedError(
-                "`backend='multiprocessing'` forks processes, which cannot compute after an "
-                "evaluation in this one: use 'dask', or begin the script with "
-                "multiprocessing.set_start_method('spawn')"
-            )
-        return backend
 
     def _setup_frames(self, *arguments, **keywords):
         super()._setup_frames(*arguments, **keywords)

@@ -38,7 +38,6 @@ from numba.np.ufunc import parallel as numba_threads
 
 __all__ = [
     "at_most_threads",
-    "breaks_when_forked",
     "fft_workers",
     "finish_only",
     "get_num_threads",
@@ -169,11 +168,14 @@ def _run(typing_context, body, arguments):
         data = builder.bitcast(shared, pointer)
         one = cgutils.alloca_once_value(builder, integer(1))
         sizes = cgutils.alloca_once_value(builder, threads)
+        places = cgutils.alloca_once_value(builder, data)
         run = declared("numba_parallel_for", ir.VoidType(), *[pointer] * 5, *[integer] * 3)
-        places = builder.bitcast(cgutils.alloca_once_value(builder, data), pointer)
-        sizes, one = (builder.bitcast(p, pointer) for p in (sizes, one))
-        function = builder.bitcast(loop, pointer)
-        builder.call(run, [function, places, sizes, one, data, integer(0), integer(1), threads])
+        with builder.if_else(builder.icmp_signed("==", threads, integer(1))) as (alone, together):
+            with alone:
+                builder.call(loop, [places, sizes, one, data])
+            with together:
+                given = [builder.bitcast(each, pointer) for each in (loop, places, sizes, one)]
+                builder.call(run, [*given, data, integer(0), integer(1), threads])
         code = builder.load(fields[2])
         with cgutils.if_unlikely(builder, builder.icmp_signed("!=", code, errcode_t(0))):
             status = context.call_conv._get_return_status(builder, code, builder.load(fields[3]))
@@ -201,10 +203,15 @@ def fft_workers(size: int) -> int:
     return get_num_threads() if size >= THREADED else 1
 
 
-def breaks_when_forked() -> bool:
-    """Whether the threads of this process run already and those of a process that is forked from it
-    could not: GNU OpenMP ends it in its first parallel loop."""
-    return numba_threads._is_initialized and numba.threading_layer() == "omp"
+def _compute_alone() -> None:
+    """Have this process, forked from one whose threads run already, compute on its main thread
+    alone: it lacks the others, and GNU OpenMP would end it in its first parallel loop."""
+    if numba_threads._is_initialized and numba.threading_layer() == "omp":
+        set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_compute_alone)
 
 
 def types_of(signature: str) -> tuple:
@@ -283,7 +290,8 @@ class _Files(IndexDataCacheFile):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self._version += ", with SHA-256"  # files of Numba's own format count as another version's
+        # files of Numba's own format, or with another `_run`, count as another version's
+        self._version += ", with SHA-256 and without threads for one"
         self.last_read = Path(self._index_path)
 
     def _dump(self, obj) -> bytes:

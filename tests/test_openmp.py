@@ -55,3 +55,25 @@ def test_with_other_threads_and_without(variable):
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == ["10"], done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_process_forked_after_the_threads_have_started():
+    """GNU OpenMP would end it."""
+    program = (
+        "import os\n"
+        "import numpy as np\n"
+        "from tests.test_openmp import mark\n"
+        "numbers = np.zeros(10)\n"
+        "mark(-1, numbers)\n"
+        "print(set(numbers.tolist()), flush=True)\n"
+        "if os.fork() == 0:\n"
+        "    mark(-1, numbers)\n"
+        "    print(set(numbers.tolist()))\n"
+        "else:\n"
+        "    os.wait()\n"
+    )
+    environment = os.environ | {"NUMBA_NUM_THREADS": "2"}
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["{1.0, 2.0}", "{2.0, 3.0}"], done.stderr

@@ -4,7 +4,6 @@ import copy
 import pickle
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import BrokenExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +25,7 @@ from fmm_openmm.integration.frame_solver import (
     fresh_copy,
 )
 from fmm_openmm.integration.validation import charges_and_cell, electrostatics
-from fmm_openmm.openmp import at_most_threads, breaks_when_forked
+from fmm_openmm.openmp import at_most_threads
 from fmm_openmm.progress import show_progress
 from fmm_openmm.solver import CoulombSolver
 
@@ -51,11 +50,6 @@ PENDING_BYTES = 2**30
 
 AHEAD = 3
 """Frames that are queued on a GPU after the one whose result is waited for."""
-
-FORKED = (
-    "; a process that is forked after an evaluation in this one ends at once: give the executor "
-    "`mp_context=multiprocessing.get_context('spawn')`"
-)
 
 
 class FrameTasks:
@@ -126,8 +120,6 @@ class FrameTasks:
             raise part.fault
         where = "the executor has failed" if part.number is None else f"frame {part.number}"
         what = f"{type(part.fault).__name__}: {part.fault}".rstrip(".")
-        if not self.done and isinstance(part.fault, BrokenExecutor) and breaks_when_forked():
-            what += FORKED
         several = f"{len(self.done)}{'' if self._total is None else f' of {self._total}'} frames"
         raise AnalysisError(
             f"{where} ({what}): {several} are done", np.array(self.done, np.int64), arrays

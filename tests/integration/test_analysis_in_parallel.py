@@ -217,16 +217,9 @@ def test_a_process_that_is_killed():
 @pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="no processes are forked here"
 )
-def test_forked_processes_that_cannot_compute():
-    """The error names the remedy, or they can."""
+def test_processes_forked_after_an_evaluation():
+    """They lack the threads of this one."""
     frames, solver = liquid(5)
     expected = fmm.analyse(frames, solver, QUANTITIES)  # starts the threads of this process
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor:
-        try:
-            assert are_equal(fmm.analyse(frames, solver, QUANTITIES, executor), expected)
-        except fmm.AnalysisError as error:
-            assert "give the executor `mp_context=multiprocessing.get_context('spawn')`" in str(
-                error
-            )
-            assert isinstance(error.__cause__, BrokenProcessPool)
-            assert len(error.frames) == 0
+        assert are_equal(fmm.analyse(frames, solver, QUANTITIES, executor), expected)
