@@ -23,6 +23,9 @@ BOHR = 0.0529177210903
 HARTREE = COULOMB_CONSTANT / BOHR
 """Atomic unit of energy in kJ/mol; of the potential in kJ/mol/e."""
 
+AKMA_TIME = 0.04888821
+"""CHARMM's unit of time, which DCD files have, in ps."""
+
 VOLT = 1e-3 * E_CHARGE * AVOGADRO
 """1 V in kJ/mol/e."""
 

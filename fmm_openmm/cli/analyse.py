@@ -85,14 +85,14 @@ def run(args, terminal) -> Outcome:
     if interrupt.came:
         terminal.say(f"Interrupted after frame {numbers[-1]}\n")
     energies = arrays.pop("energy")
-    columns = {"frames": numbers, "times": np.array(times)[done], "energies": energies}
+    columns = {"frames": numbers, "times": np.array(times, float)[done], "energies": energies}
     if args.output:
         write(args.output, columns, arrays)
     if failure:
         where = f", in {args.output}" if args.output else ""
         raise ValueError(f"{failure}{where}") from failure
     if drawing:
-        draw(drawing, columns["times"], energies)
+        draw(drawing, columns)
         drawing.savefig(args.plot)
     terminal.pairs(
         [
@@ -159,9 +159,11 @@ def write(path: str, columns: dict, arrays: dict) -> None:
         table.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
 
-def draw(drawing, times: np.ndarray, energies: np.ndarray) -> None:
-    """Plot the energy against time."""
+def draw(drawing, columns: dict) -> None:
+    """Plot the energy against time or, where the trajectory has no times, the number of the
+    frame."""
+    has_times = bool(np.isfinite(columns["times"]).all())
     axes = drawing.add_subplot()
-    axes.plot(times, energies, ".-")
-    axes.set_xlabel("time, ps")
+    axes.plot(columns["times" if has_times else "frames"], columns["energies"], ".-")
+    axes.set_xlabel("time, ps" if has_times else "frame")
     axes.set_ylabel("Coulomb energy, kJ/mol")

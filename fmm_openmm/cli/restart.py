@@ -12,6 +12,7 @@ from pathlib import Path
 from openmm import app
 
 from fmm_openmm.cli.readers import parsed, reading
+from fmm_openmm.units import AKMA_TIME
 
 DCD_COUNTS, DCD_TIMESTEP, DCD_COMMENTS = 8, 44, 92
 """Offsets in a DCD file of the number of frames, first step and interval; of the time step and the
@@ -21,8 +22,8 @@ frames."""
 DCD_LONG = 2**30
 """Number of steps from which on OpenMM may replace the interval in the header by 1."""
 
-AKMA_TIME, SAME_TIMESTEP = 0.04888821, 1e-4
-"""Unit of the time step in a DCD file, ps, and largest relative difference of equal ones."""
+SAME_TIMESTEP = 1e-4
+"""Largest relative difference of equal time steps."""
 
 XTC_MAGIC = 1995
 XTC_ATOMS, XTC_LENGTH = 52, 88

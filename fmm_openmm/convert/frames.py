@@ -7,6 +7,7 @@ import gzip
 import io
 import math
 import os
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
@@ -30,9 +31,13 @@ from fmm_openmm.convert.packages import (
     check_lengths,
     require,
 )
+from fmm_openmm.units import AKMA_TIME
 
 CHUNK = 16
 """Number of frames of a file in memory at a time."""
+
+DCD = (84, b"CORD")
+"""Beginning of a DCD file."""
 
 CACHE_BYTES = 2**20
 """Size of the positions of a DCD file in memory at a time."""
@@ -188,6 +193,7 @@ def _of_mdtraj(trajectory, name: str) -> Iterator[Frame]:
     times = trajectory.time.tolist()
     for positions, time, cell in zip(trajectory.xyz, times, cells, strict=False):
         box, rotation = _turned_from_lengths(name, *cell)
+        time = None if math.isnan(time) else time
         yield Frame(positions if rotation is None else positions @ rotation, box, time)
 
 
@@ -308,6 +314,7 @@ def _read_dcd(mdtraj, path: Path, particles: int, stride: int) -> Iterator[Any]:
     cache of a processor until they are used; what ``iterload`` adds to a chunk takes longer than
     three of its frames."""
     count, number = max(1, min(CHUNK, CACHE_BYTES // (12 * particles))), 0
+    first, interval = _times_of_dcd(path)
     with mdtraj.open(str(path)) as file:
         while True:
             positions, lengths, angles = file.read(count * stride, stride)
@@ -320,8 +327,25 @@ def _read_dcd(mdtraj, path: Path, particles: int, stride: int) -> Iterator[Any]:
                 xyz=positions,
                 unitcell_lengths=lengths if lengths is None else lengths * NM_PER_ANGSTROM,
                 unitcell_angles=angles,
-                time=stride * np.arange(number, number := number + len(positions)),
+                time=first
+                + interval * stride * np.arange(number, number := number + len(positions)),
             )
+
+
+def _times_of_dcd(path: Path) -> tuple[float, float]:
+    """Time of the first frame of a DCD file and between frames, ps; NaN if the header has none, or
+    only what VMD and MDTraj write into every one."""
+    with open(path, "rb") as file:
+        header = file.read(88)
+    order = next((order for order in "<>" if header[:8] == struct.pack(f"{order}i4s", *DCD)), "")
+    if not order or len(header) < 88:
+        return np.nan, np.nan
+    first, interval = struct.unpack_from(f"{order}2i", header, 12)
+    (version,) = struct.unpack_from(f"{order}i", header, 84)  # of CHARMM; X-PLOR has none
+    (timestep,) = struct.unpack_from(f"{order}{'f' if version else 'd'}", header, 44)
+    if (first, interval, timestep) == (0, 1, 1.0) or not (interval > 0 and timestep > 0):
+        return np.nan, np.nan
+    return first * timestep * AKMA_TIME, interval * timestep * AKMA_TIME
 
 
 def _nameless_atoms(mdtraj, particles: int):

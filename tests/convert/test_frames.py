@@ -1,6 +1,7 @@
 """Every source of frames gives the positions and boxes that were put in."""
 
 import gzip
+import struct
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fmm_openmm.convert.cells import cell_from_lengths
 from fmm_openmm.convert.frames import (
     Frame,
     _nameless_atoms,
+    _times_of_dcd,
     _turn,
     _turned_from_lengths,
     count_frames,
@@ -76,8 +78,8 @@ def test_files(ending, frames, folder):
     both = list(read_frames([path, str(path)], 60, stride=COUNT - 1))
     check(both[2:], frames, [0, COUNT - 1])
     check(both[:2], frames, [0, COUNT - 1])
-    if ending != "dcd":  # MDTraj does not read its times
-        assert [frame.time for frame in found] == pytest.approx(2.0 * np.arange(COUNT))
+    times = COUNT * [None] if ending == "dcd" else 2.0 * np.arange(COUNT)  # MDTraj writes none
+    assert [frame.time for frame in found] == pytest.approx(times)
     with pytest.raises(ValueError, match=rf"cannot read .*run.{ending}, for 59 atoms: "):
         list(read_frames(path, 59))
 
@@ -95,7 +97,7 @@ def test_dcd_files_have_the_bits_of_mdtraj(has_cells, stride, frames, tmp_path, 
     expected = read_frames(mdtraj.iterload(path, chunk=COUNT, stride=stride, top=atoms))
     for one, other in zip(read_frames(path, 60, stride), expected, strict=True):
         assert np.array_equal(one.positions, other.positions)
-        assert one.positions.dtype == np.float32 and one.time == other.time
+        assert one.positions.dtype == np.float32
         if has_cells:
             assert np.array_equal(one.box_vectors, other.box_vectors)
         else:
@@ -223,3 +225,31 @@ def test_cells_of_lengths_need_not_be_turned(lengths, angles):
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(FileNotFoundError):
         list(read_frames(tmp_path / "run.dcd"))
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_times_of_a_dcd_file(order, frames, tmp_path):
+    """Of OpenMM's, in either byte order; X-PLOR's have a time step of eight bytes."""
+    pytest.importorskip("mdtraj")
+    path, topology = tmp_path / "run.dcd", app.Topology()
+    residue = topology.addResidue("X", topology.addChain())
+    for _ in range(60):
+        topology.addAtom("X", None, residue)
+    with open(path, "wb") as opened:
+        file = app.DCDFile(opened, topology, 0.004 * unit.picosecond, 50, 25)
+        for positions in frames[0][:4]:
+            file.writeModel(positions * unit.nanometer)
+    found = [frame.time for frame in read_frames(path, 60, stride=2)]
+    assert found == pytest.approx([0.2, 0.4])
+    header = bytearray(path.read_bytes()[:88])
+    struct.pack_into(f"{order}i", header, 0, 84)
+    struct.pack_into(f"{order}2i", header, 12, 50, 25)
+    for version, form in (24, "f"), (0, "d"):
+        header[44:52] = bytes(8)
+        struct.pack_into(f"{order}{form}", header, 44, 0.004 / 0.04888821)
+        struct.pack_into(f"{order}i", header, 84, version)
+        path.write_bytes(header)
+        assert _times_of_dcd(path) == pytest.approx((0.2, 0.1))
+    for length in 0, 40:
+        path.write_bytes(header[:length])
+        assert np.isnan(_times_of_dcd(path)).all()
