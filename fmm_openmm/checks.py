@@ -36,6 +36,8 @@ def check_numbers(values, dimension: str, name: str) -> np.ndarray:
         array = np.asarray(values)
         if array.dtype.kind == "O":
             array = np.asarray(array.tolist())  # text in it becomes an array of text
+            if None in array.ravel():  # NumPy takes it for NaN
+                raise TypeError("None is no number")
         if array.dtype.kind not in "biufO":
             raise TypeError(f"entries of type {array.dtype}")
         return array.astype(np.float64)

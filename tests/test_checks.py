@@ -209,6 +209,8 @@ def test_integer_out_of_range(value):
         [[1], [2, 3]],
         [1.0, 2j],
         [1, 10**400],
+        None,
+        [1, None],
     ],
     ids=lambda value: repr(value)[:60],
 )
