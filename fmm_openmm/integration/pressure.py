@@ -33,7 +33,8 @@ def pressure_tensor(
     .. math:: P_{ij} V = \sum_m \frac{p_{m,i}\, p_{m,j}}{M_m} + W_{ij}, \quad
               W_{ij} = -\frac{\partial U}{\partial e_{ij}}
 
-    The sum runs over molecules or atoms with momenta p and masses M. The strain e moves molecules
+    V is the volume of the box, which for a slab or wire includes the vacuum. The sum runs over
+    molecules or atoms with momenta p and masses M. The strain e moves molecules
     as a whole, or atoms, and the box vectors: :math:`x_i \to x_i + e_{ij} x_j`. Its elements on and
     above the diagonal are minus those of OpenMM's
     ``MonteCarloFlexibleBarostat.computeStressTensor``, but no barostat is needed. (On GPUs that
