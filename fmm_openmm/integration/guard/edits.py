@@ -101,11 +101,15 @@ def check_sent(force: openmm.NonbondedForce, context: openmm.Context) -> None:
     has_fmm = REVISION in context.getParameters()
     if has_fmm and first_charge(force) is None:
         return
-    if any(int(force.this) == int(other.this) for other in system.getForces()) and any(
-        other._definition.original is not None for other in find_fmm(system)
-    ):
+    address = int(force.this)
+    if not any(address == int(other.this) for other in system.getForces()):
+        return
+    originals = [one._definition.original for one in find_fmm(system)]
+    made = next((packed for packed in originals if packed is not None), None)
+    if made is not None:
         _check_charges(force)
-        if not has_fmm:
+        converted = converted_force(system, Original.unpack(made))
+        if not has_fmm and converted is not None and address == int(converted.this):
             raise UnsupportedError(
                 f"{_named(force)} has no charges since fmm.use_fmm(system), and this Context was "
                 "made before: call context.reinitialize(preserveState=True)"

@@ -226,11 +226,16 @@ def test_charges_sent_by_the_nonbonded_force(chains):
 
 def test_zero_charges_sent_to_a_context_made_before_the_conversion(chains):
     """It has no FMMForce, and would lose its Coulomb interaction."""
+    lennard_jones_only = openmm.NonbondedForce()
+    for _ in range(chains.system.getNumParticles()):
+        lennard_jones_only.addParticle(0.0, 0.3, 0.0)
+    chains.system.addForce(lennard_jones_only)
     context = chains.context()
     before = energy_of(context)
     fmm.use_fmm(chains.system)
     with pytest.raises(fmm.UnsupportedError, match=r"Context was made before: call .*reinitialize"):
         chains.nonbonded.updateParametersInContext(context)
+    lennard_jones_only.updateParametersInContext(context)
     assert energy_of(context) == before
     context.reinitialize(preserveState=True)
     chains.nonbonded.updateParametersInContext(context)
