@@ -203,6 +203,8 @@ def load(args) -> Molecules:
     if args.command == "run" and reader in ALONE and periodic and implicit:
         raise ValueError(IMPLICIT_SOLVENT)
     named = getattr(args, "boundary", None)
+    if reader in USED_BY["cutoff"] and named not in (None, "open") and not periodic:
+        raise ValueError(f"--boundary {named} needs a periodic box: give one with --box")
     if reader in ALONE and named and Boundary.from_name(named).is_partial:
         _disable_long_range_corrections(molecules.system)
     if len(molecules.positions) != molecules.system.getNumParticles():

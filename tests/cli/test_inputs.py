@@ -263,3 +263,12 @@ def test_charges_of_a_slab_in_free_space(succeed, tmp_path):
     argv = ("validate", str(tmp_path / "slab.npz"), "--boundary", "open", "--json")
     found = succeed(*argv)
     assert (found["boundary"], found["passed"]) == ("free space", True)
+
+
+@pytest.mark.parametrize("boundary", ["periodic", "slab"])
+def test_a_boundary_without_a_box_names_the_option(boundary, fail, tmp_path):
+    path = str(tmp_path / "open.npz")
+    fmm.ChargeSystem([1, -1], [[0, 0, 0], [0.3, 0, 0]]).save(path)
+    message = f"--boundary {boundary} needs a periodic box: give one with --box"
+    for argv in ("validate", path), ("convert", path, "-o", str(tmp_path / "other.npz")):
+        assert message in fail(*argv, "--boundary", boundary)
