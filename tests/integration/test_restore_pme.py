@@ -76,6 +76,19 @@ def test_other_options_keep_what_was_set_on_the_force(chains):
     assert again.getParticleParameters(0)._value == 0.75
 
 
+def test_other_options_of_a_force_made_by_hand(chains):
+    force = fmm.FMMForce.from_nonbonded(with_offsets(chains).nonbonded, tolerance=1e-3)
+    force.setForceGroup(5)
+    chains.system.addForce(force)
+    force.setParticleParameters(0, 0.75)
+    expected = chains.energy_and_forces(groups={5})[0]
+    made = convert_again(chains.system, tolerance=1e-6)
+    assert [repr(one) for one in fmm.find_fmm(chains.system)] == [repr(made)]
+    for system in chains.system, from_xml(xml(chains.system)):
+        energy = Box(system, chains.positions).energy_and_forces(groups={5})[0]
+        assert energy == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.slow
 def test_the_removed_force_can_be_used_again(chains):
     """The C++ object of a removed force is gone; a handle that still pointed there would corrupt

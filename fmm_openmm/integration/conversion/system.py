@@ -138,19 +138,34 @@ def restore_pme(system: openmm.System) -> None:
 
 
 def convert_again(system: openmm.System, **options) -> FMMForce:
-    """Give the FMMForce of a converted System other options, those of :func:`use_fmm`. It keeps its
-    charges, exclusions and offsets and, unless others are given, its boundary and term.
+    """Give the FMMForce of a System other options, those of :func:`use_fmm`. It keeps its charges,
+    exclusions and offsets and, unless others are given, its boundary and term.
 
     Raises:
         UnsupportedError, ValueError, TypeError: as :func:`restore_pme` and :func:`use_fmm`.
     """
-    definition = find_fmm(system)[0]._definition
-    kept = {"boundary": definition.boundary.name, **definition.options.of_term}
-    _restored(system)
-    force = use_fmm(system, allow_reaction_field=True, **{**kept, **options})
-    force._definition.take_over(definition)
-    force._restructured()
-    return force
+    force = find_fmm(system)[0]
+    definition, name, group = force._definition, force.getName(), force.getForceGroup()
+    options = {"boundary": definition.boundary.name, **definition.options.of_term, **options}
+    if definition.original is None:
+        made = FMMForce(**options)
+        force._removed(system, _index_of(force, system))
+        made._definition.take_over(definition)
+        system.addForce(made)
+    else:
+        _restored(system)
+        made = use_fmm(system, allow_reaction_field=True, **options)
+        made._definition.take_over(definition)
+        made._restructured()
+    made.setName(name)
+    made.setForceGroup(group)
+    return made
+
+
+def _index_of(force: openmm.Force, system: openmm.System) -> int:
+    """The index of a force of a System."""
+    address = int(force.this)
+    return next(i for i, other in enumerate(system.getForces()) if int(other.this) == address)
 
 
 def _restored(system: openmm.System) -> tuple[FMMForce, Original, openmm.NonbondedForce]:
@@ -177,10 +192,7 @@ def _restored(system: openmm.System) -> tuple[FMMForce, Original, openmm.Nonbond
         )
     parameters = particle_parameters(target)
     original.check_without_charges(target, parameters[:, 0])
-    handle = int(force.this)
-    index = next(
-        index for index, other in enumerate(system.getForces()) if int(other.this) == handle
-    )
+    index = _index_of(force, system)
     present, forces = Original.from_force(target, parameters[:, 0]), system.getNumForces()
     try:
         original.apply(target, parameters)
