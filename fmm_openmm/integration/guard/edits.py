@@ -141,10 +141,11 @@ def _check_converted(force: FMMForce, system: openmm.System) -> None:
     others = found[:place] + found[place + 1 :]
     if place >= len(found) or any(map(has_electrostatics, others)):
         names = f" ({', '.join(repr(other.getName()) for other in found)})" if found else ""
-        raise UnsupportedError(
-            f"the System holds {len(found)} NonbondedForces{names}, and "
-            f"{_named(force)} was made of one. {REMEDY}"
-        )
+        held = f"the System holds {len(found)} NonbondedForce{'s'[: len(found) != 1]}{names}"
+        if 0 < len(found) <= place:
+            before = f"had {place + 1} or more when fmm.use_fmm(system) converted it"
+            raise UnsupportedError(f"{held}, but {before}. {REMEDY}")
+        raise UnsupportedError(f"{held}, and {_named(force)} was made of one. {REMEDY}")
     nonbonded = found[place]
     name = _named(nonbonded)
     _check_particles(nonbonded, system)

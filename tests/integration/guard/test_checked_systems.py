@@ -46,6 +46,21 @@ def test_a_removed_fmm_force(chains, others):
     new_context(chains.system)
 
 
+def test_a_force_before_the_converted_one_was_removed(chains):
+    lennard_jones_only = openmm.NonbondedForce()
+    for _ in range(chains.system.getNumParticles()):
+        lennard_jones_only.addParticle(0.0, 0.3, 0.0)
+    coulomb = copy.deepcopy(chains.nonbonded)
+    chains.system.removeForce(0)
+    for force in lennard_jones_only, coulomb:
+        chains.system.addForce(force)
+    fmm.use_fmm(chains.system)
+    chains.system.removeForce(chains.system.getNumForces() - 3)
+    text = r"^the System holds 1 NonbondedForce \('Nonbonded.*, but had 2 or more when .*\. Call fmm\.r"
+    with pytest.raises(fmm.UnsupportedError, match=text):
+        fmm.check_system(chains.system)
+
+
 @pytest.mark.parametrize("kind", ["CustomCVForce", "ATMForce"])
 def test_an_fmm_force_that_was_moved_into_another(chains, kind):
     force = fmm.use_fmm(chains.system)
