@@ -74,7 +74,7 @@ def test_mdtraj_refuses(trajectory, water):
     ):
         fmm.ChargeSystem.from_mdtraj(trajectory, [1.0, -1.0])
     with pytest.raises(
-        ValueError, match=r"`charges_or_forcefield` must have shape \(n,\), got \(\)"
+        ValueError, match="`charges_or_forcefield` must be an array of real numbers, got None"
     ):
         fmm.ChargeSystem.from_mdtraj(trajectory, None)
     with pytest.raises(
