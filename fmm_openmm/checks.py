@@ -78,14 +78,15 @@ def check_size(array: np.ndarray, name: str, where: str = "") -> None:
     Raises:
         ValueError: it is larger than ``MAX_CHARGE``, or smaller than ``MIN_CHARGE`` but not 0.
     """
-    largest = int(np.abs(array).argmax())
-    found = f"got {array[largest]:g} for particle {largest}{where}"
-    if abs(array[largest]) > MAX_CHARGE:
-        raise ValueError(f"`{name}` must be at most {MAX_CHARGE:g} e, {found}")
-    if 0.0 < abs(array[largest]) < MIN_CHARGE:
-        raise ValueError(
-            f"`{name}` must all be 0, or the largest at least {MIN_CHARGE:g} e, {found}"
-        )
+    sizes = np.abs(array)
+    largest = int(sizes.argmax())
+    if sizes[largest] > MAX_CHARGE:
+        wanted = f"must be at most {MAX_CHARGE:g} e"
+    elif 0.0 < sizes[largest] < MIN_CHARGE:
+        wanted = f"must all be 0, or the largest at least {MIN_CHARGE:g} e"
+    else:
+        return
+    raise ValueError(f"`{name}` {wanted}, got {array[largest]:g} for particle {largest}{where}")
 
 
 def check_positions(positions, particles: int, name: str = "positions") -> np.ndarray:
@@ -126,8 +127,8 @@ def check_charge_sets(charges, particles: int) -> np.ndarray:
             f"`charges` must be finite, got {array[number, particle]} for particle {particle} "
             f"of set {number}"
         )
-    for number, charges in enumerate(array):
-        check_size(charges, "charges", f" of set {number}")
+    for number, own in enumerate(array):
+        check_size(own, "charges", f" of set {number}")
     return array
 
 

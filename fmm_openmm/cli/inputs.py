@@ -20,6 +20,7 @@ from fmm_openmm.cli.readers import (
     Molecules,
     parsed,
 )
+from fmm_openmm.integration.conversion.system import IMPLICIT_SOLVENTS
 
 FILES = """\
 FILE is one of
@@ -198,7 +199,7 @@ def load(args) -> Molecules:
             "Drude particles need an integrator of their own, which this command does not have: "
             "run openmm.DrudeLangevinIntegrator in a script, after fmm.use_fmm(system)"
         )
-    implicit = {"GBSAOBCForce", "CustomGBForce"} & {type(force).__name__ for force in forces}
+    implicit = any(type(force).__name__ in IMPLICIT_SOLVENTS for force in forces)
     periodic = molecules.system.usesPeriodicBoundaryConditions()
     if args.command == "run" and reader in ALONE and periodic and implicit:
         raise ValueError(IMPLICIT_SOLVENT)

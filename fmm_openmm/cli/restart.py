@@ -12,11 +12,11 @@ from pathlib import Path
 from openmm import app
 
 from fmm_openmm.cli.readers import parsed, reading
+from fmm_openmm.convert.frames import DCD, DCD_COUNTS, DCD_TIMESTEP
 from fmm_openmm.units import AKMA_TIME
 
-DCD_COUNTS, DCD_TIMESTEP, DCD_COMMENTS = 8, 44, 92
-"""Offsets in a DCD file of the number of frames, first step and interval; of the time step and the
-flag of a box; of the length of the comments, behind which are the number of atoms and the
+DCD_COMMENTS = 92
+"""Offset in a DCD file of the length of the comments, behind which are the number of atoms and the
 frames."""
 
 DCD_LONG = 2**30
@@ -112,7 +112,7 @@ def keep_frames(path: str, run: Continuation) -> bool:
 
 def _cut_dcd(file, run: Continuation) -> bool:
     """The format is that of :class:`openmm.app.DCDFile`: little-endian, frames of one length."""
-    if file.read(8) != struct.pack("<i4s", 84, b"CORD"):
+    if file.read(8) != struct.pack("<i4s", *DCD):
         raise ValueError("this is not a DCD file that OpenMM wrote")
     count, first, interval = _unpack(file, DCD_COUNTS, "<3i")
     timestep, box = _unpack(file, DCD_TIMESTEP, "<fi")

@@ -39,6 +39,10 @@ CHUNK = 16
 DCD = (84, b"CORD")
 """Beginning of a DCD file."""
 
+DCD_COUNTS, DCD_TIMESTEP, DCD_VERSION = 8, 44, 84
+"""Offsets in a DCD file of the number of frames, first step and interval; of the time step and,
+from CHARMM, the flag of a box; and of CHARMM's version, which is 0 in files of X-PLOR."""
+
 CACHE_BYTES = 2**20
 """Size of the positions of a DCD file in memory at a time."""
 
@@ -340,9 +344,9 @@ def _times_of_dcd(path: Path) -> tuple[float, float]:
     order = next((order for order in "<>" if header[:8] == struct.pack(f"{order}i4s", *DCD)), "")
     if not order or len(header) < 88:
         return np.nan, np.nan
-    first, interval = struct.unpack_from(f"{order}2i", header, 12)
-    (version,) = struct.unpack_from(f"{order}i", header, 84)  # of CHARMM; X-PLOR has none
-    (timestep,) = struct.unpack_from(f"{order}{'f' if version else 'd'}", header, 44)
+    _, first, interval = struct.unpack_from(f"{order}3i", header, DCD_COUNTS)
+    (version,) = struct.unpack_from(f"{order}i", header, DCD_VERSION)
+    (timestep,) = struct.unpack_from(f"{order}{'f' if version else 'd'}", header, DCD_TIMESTEP)
     if (first, interval, timestep) == (0, 1, 1.0) or not (interval > 0 and timestep > 0):
         return np.nan, np.nan
     return first * timestep * AKMA_TIME, interval * timestep * AKMA_TIME

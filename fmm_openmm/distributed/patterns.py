@@ -40,15 +40,15 @@ class Patterns:
         for place in range(length.max(initial=0)):
             longer = np.flatnonzero(length > place)
             keys = pattern[longer] * width + (difference[start[longer] + place] - low)
-            number, found = _numbered(keys)
+            number, found = _ranked(keys)
             pattern[longer] = known + number
             known += found
-        pattern, found = _numbered(pattern)
-        first = np.empty(found, np.int64)
-        first[pattern[::-1]] = np.arange(n)[::-1]
-        length = length[first]
+        pattern, found = _ranked(pattern)
+        example = np.empty(found, np.int64)
+        example[pattern] = np.arange(n)
+        length = length[example]
         end = np.cumsum(length)
-        places = np.arange(length.sum()) + np.repeat(start[first] - (end - length), length)
+        places = np.arange(length.sum()) + np.repeat(start[example] - (end - length), length)
         return cls(pattern, np.concatenate([[0], end]), difference[places])
 
     def shared(self, comm) -> "Patterns":
@@ -60,7 +60,7 @@ class Patterns:
         return Patterns(pattern, start, _gathered(comm, self.partner))
 
 
-def _numbered(keys: np.ndarray) -> tuple[np.ndarray, int]:
+def _ranked(keys: np.ndarray) -> tuple[np.ndarray, int]:
     """The rank of each key among the distinct keys, and how many these are. Keys are at least 0."""
     end = keys.max(initial=-1) + 1
     if end > 4 * len(keys):  # a table of all possible keys would take more memory

@@ -229,7 +229,8 @@ def test_files_that_are_not_there(tmp_path):
 
 @pytest.mark.parametrize("order", "<>")
 def test_times_of_a_dcd_file(order, frames, tmp_path):
-    """Of OpenMM's, in either byte order; X-PLOR's have a time step of eight bytes."""
+    """A file that OpenMM has written, and headers in either byte order, with the time step of eight
+    bytes that X-PLOR writes, and cut short."""
     pytest.importorskip("mdtraj")
     path, topology = tmp_path / "run.dcd", app.Topology()
     residue = topology.addResidue("X", topology.addChain())

@@ -31,6 +31,9 @@ _OTHER_ELECTROSTATICS = (
     "ConstantPotentialForce",
 )
 
+IMPLICIT_SOLVENTS = ("GBSAOBCForce", "CustomGBForce")
+"""Types of forces that are implicit solvents."""
+
 
 @suggests_keywords(like=Options)
 def use_fmm(
@@ -222,10 +225,7 @@ def _convertible_force(
                 f"{kind} {force.getName()!r} has electrostatics of its own, "
                 "which fmm_openmm does not replace: keep PME"
             )
-        if (
-            kind in ("GBSAOBCForce", "CustomGBForce")
-            and force.getNonbondedMethod() != force.NoCutoff
-        ):
+        if kind in IMPLICIT_SOLVENTS and force.getNonbondedMethod() != force.NoCutoff:
             raise UnsupportedError(
                 f"{kind} {force.getName()!r} is an implicit solvent with a cutoff, and the Coulomb "
                 "interaction must be cut off like its own: keep the NonbondedForce, set both to "

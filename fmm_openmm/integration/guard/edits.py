@@ -141,7 +141,9 @@ def _check_converted(force: FMMForce, system: openmm.System) -> None:
     others = found[:place] + found[place + 1 :]
     if place >= len(found) or any(map(has_electrostatics, others)):
         names = f" ({', '.join(repr(other.getName()) for other in found)})" if found else ""
-        held = f"the System holds {len(found)} NonbondedForce{'s'[: len(found) != 1]}{names}"
+        held = (
+            f"the System holds {len(found)} NonbondedForce{'' if len(found) == 1 else 's'}{names}"
+        )
         if 0 < len(found) <= place:
             before = f"had {place + 1} or more when fmm.use_fmm(system) converted it"
             raise UnsupportedError(f"{held}, but {before}. {REMEDY}")
