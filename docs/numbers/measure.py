@@ -145,6 +145,11 @@ PARTS = {
         gpu=False,
         ranks=4,
     ),
+    "distributed_largest": Part(
+        (f"{BENCH} distributed --backend cuda --sizes 3:33x34x34 --ranks 2",),
+        ranks=2,
+        devices=2,
+    ),
     "distributed_gpus": Part(
         (f"{BENCH} distributed --backend cuda --sizes 3:15x15x17 --ranks 1 2",),
         ranks=2,

@@ -487,8 +487,10 @@ def distributed_gpus() -> list[Row]:
             "`CoulombSolver` on one, ms": f"{1e3 * row['one_rank_seconds']:.1f}",
             "memory a GPU, GB": f"{1e-9 * row['memory']:.1f}",
             "`CoulombSolver`'s, GB": f"{1e-9 * row['one_rank_memory']:.1f}",
+            "force error": f"{row['force_error']:.1e}",
         }
-        for row in rows_of("distributed_gpus")
+        for part in ("distributed_gpus", "distributed_largest")
+        for row in rows_of(part)
     ]
 
 
@@ -602,7 +604,9 @@ TABLES = {
     "groups": Table("docs/howto/one-evaluation.md", ("groups",), among_groups),
     "slab": Table("docs/howto/slabs.md", ("slab",), lambda: slab("slab")),
     "distributed": Table(RANKS, ("distributed",), distributed),
-    "distributed_gpus": Table("docs/howto/mpi.md", ("distributed_gpus",), distributed_gpus),
+    "distributed_gpus": Table(
+        "docs/howto/mpi.md", ("distributed_gpus", "distributed_largest"), distributed_gpus
+    ),
     "coefficients": Table(RANKS, ("distributed",), coefficients),
     "plan": Table(RANKS, ("solver", "ten_million"), plan),
 }
