@@ -44,7 +44,21 @@ The estimate is relative to the RMS force of an ordinary liquid. In units of ``Q
 the RMS charge of the charged particles and 1 / a^3 their density, the RMS field at the charges is
 1.05 in water, 0.87 to 1.6 in other models of water, 1.4 in a membrane, and 0.3 to 0.65 among ions
 in thermal crystals and melts. Forces that are known rescale the estimate
-(:class:`fmm_openmm.planning.forces.ForceErrors`).
+(:class:`fmm_openmm.planning.forces.ForceErrors`). They replace the factor with ``SCATTER``, which
+covers unknown forces as well, by
+
+    max(1, (FEW / (N m))^T)
+    m = (sum q^2)^2 / (sum q^4 + 2 sum over excluded pairs q_i^2 q_j^2)
+
+where m is the number of independent charges: N for bare ions, and the number of molecules if these
+are alike and their particles exclude each other. If a few charges make all errors they may all lie
+near corners of boxes, where errors are largest. Charges that exclude all others feel only periodic
+images, whose forces are small, and whose errors are alike where the charges are close to each
+other; therefore m counts as well as N. The constants are chosen with 28,400 errors in double
+precision of 14,400 random systems of 2 to 72 charges, in groups that exclude each other, with every
+boundary (orders 1 to 19, tolerances 1e-7 to 5e-2). Without the factor nine tenths of the errors are
+below the estimate, and the largest is 16 times the estimate. Of the errors 32 exceed the tolerance,
+by a factor of up to 3.8, all of them where m is at most 2; with the factor none does.
 """
 
 from dataclasses import dataclass
@@ -63,6 +77,7 @@ L, Q = 0.26, 0.0487
 S0, K, Y, W = 0.0634, 0.784, 0.703, 0.55
 IONIC = 1.2
 SAFETY, SCATTER = 1.55, 26.0
+FEW, T = 100.0, 0.75
 M, SM = 1.9, 0.03
 ROUNDING_RATIO = 5.0
 FIELD, FIELD_IONIC = 1.3, -0.95
@@ -195,6 +210,27 @@ def spread(ionic: float, charged: float) -> float:
         charged: number of charged particles.
     """
     return 1.0 + SCATTER * (1.0 - ionic) / float(np.sqrt(max(charged, 1.0)))
+
+
+def known_spread(charges: np.ndarray, exclusions: np.ndarray) -> float:
+    """Factor that covers the spread of errors in systems of few charges whose forces are known: 1
+    if the product of the numbers of charged particles and of independent charges is at least
+    ``FEW``, as for ten ions or eight molecules of water.
+
+    Args:
+        charges: shape (n,), e.
+        exclusions: excluded pairs, shape (m, 2), each of them once.
+    """
+    squares = charges * charges
+    total = float(squares.sum())
+    if total == 0.0:
+        return 1.0
+    parts = squares / total
+    fourth = inner(parts, parts)
+    if FEW * fourth <= 1.0:  # enough charged particles, even if they are not independent
+        return 1.0
+    excluded = inner(parts[exclusions[:, 0]], parts[exclusions[:, 1]])
+    return max(1.0, (FEW * fourth * (fourth + 2.0 * excluded)) ** T)
 
 
 def largest_ratio(order: ArrayLike, smoothing: ArrayLike) -> np.ndarray:

@@ -9,6 +9,7 @@ from fmm_openmm.expansions.error import (
     LEAST_FIELD,
     Rounding,
     charged_fraction,
+    known_spread,
     net_charge_noise,
     spread,
     usual_field,
@@ -52,8 +53,9 @@ class ForceErrors:
     Attributes:
         total: sum of q^2, e^2.
         usual: RMS field of an ordinary liquid.
-        expected: ``usual`` over the margin of the error estimate for small molecular systems: the
-            RMS field for which the estimate without this margin is the expected error.
+        expected: RMS field for which the error estimate is the expected error: ``usual``, over the
+            margin of the estimate for small molecular systems, times the one for few charges of
+            known forces (:func:`fmm_openmm.expansions.error.known_spread`).
         net: :func:`fmm_openmm.expansions.error.net_charge_noise`.
         rounding: errors of coordinates in single precision.
         noise: relative error of single precision in an ordinary liquid.
@@ -73,18 +75,25 @@ class ForceErrors:
 
     @classmethod
     def from_boxes(
-        cls, charges: np.ndarray, boxes: Boxes, load: Load, noise: float
+        cls,
+        charges: np.ndarray,
+        exclusions: np.ndarray,
+        boxes: Boxes,
+        load: Load,
+        noise: float,
     ) -> "ForceErrors":
-        """The errors of charges, shape (n,), e; ``noise`` as of the attributes."""
+        """The errors of charges, shape (n,), e, with excluded pairs, shape (m, 2); ``noise`` as of
+        the attributes."""
         p, n = boxes.parameters, len(charges)
         usual = usual_field(charges, load.charged * n / boxes.filled, load.ionic)
+        margin = spread(load.ionic, n * charged_fraction(charges))
         lengths = np.diag(boxes.lattice.cell)
         longest = float(lengths[np.isfinite(lengths)].max(initial=1.0))
         is_double = p.precision == "double"
         return cls(
             inner(charges, charges),
             usual,
-            usual / spread(load.ionic, n * charged_fraction(charges)),
+            usual / margin * known_spread(charges, exclusions),
             net_charge_noise(charges, boxes.filled, p.near_radius, p.smoothing),
             Rounding.from_charges(charges, n / (load.filled * boxes.lattice.size)),
             noise,

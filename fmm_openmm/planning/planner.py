@@ -305,7 +305,9 @@ class Planner:
         if any(old is not new for old, new in zip(self._errors_for, given, strict=True)):
             ionic, smoothing = problem.load.ionic, boxes.parameters.smoothing
             noise = problem.cost.rounding * single_noise(ionic, smoothing)
-            self._kept_errors = ForceErrors.from_boxes(charges, boxes, problem.load, noise)
+            self._kept_errors = ForceErrors.from_boxes(
+                charges, problem.exclusions, boxes, problem.load, noise
+            )
             self._errors_for = given
         return self._kept_errors
 
