@@ -489,8 +489,7 @@ def distributed_gpus() -> list[Row]:
             "`CoulombSolver`'s, GB": f"{1e-9 * row['one_rank_memory']:.1f}",
             "force error": f"{row['force_error']:.1e}",
         }
-        for part in ("distributed_gpus", "distributed_largest")
-        for row in rows_of(part)
+        for row in rows_of("distributed_gpus", "distributed_largest")
     ]
 
 

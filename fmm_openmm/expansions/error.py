@@ -221,16 +221,13 @@ def known_spread(charges: np.ndarray, exclusions: np.ndarray) -> float:
         charges: shape (n,), e.
         exclusions: excluded pairs, shape (m, 2), each of them once.
     """
-    squares = charges * charges
-    total = float(squares.sum())
-    if total == 0.0:
+    charged, total = len(charges) * charged_fraction(charges), inner(charges, charges)
+    if charged >= FEW or total == 0.0:  # enough, even if they are not independent
         return 1.0
-    parts = squares / total
-    fourth = inner(parts, parts)
-    if FEW * fourth <= 1.0:  # enough charged particles, even if they are not independent
-        return 1.0
-    excluded = inner(parts[exclusions[:, 0]], parts[exclusions[:, 1]])
-    return max(1.0, (FEW * fourth * (fourth + 2.0 * excluded)) ** T)
+    shares = charges * charges / total
+    excluded = 2.0 * inner(shares[exclusions[:, 0]], shares[exclusions[:, 1]])
+    independent = 1.0 / (1.0 / charged + excluded)
+    return max(1.0, (FEW / (charged * independent)) ** T)
 
 
 def largest_ratio(order: ArrayLike, smoothing: ArrayLike) -> np.ndarray:

@@ -75,12 +75,7 @@ class ForceErrors:
 
     @classmethod
     def from_boxes(
-        cls,
-        charges: np.ndarray,
-        exclusions: np.ndarray,
-        boxes: Boxes,
-        load: Load,
-        noise: float,
+        cls, charges: np.ndarray, exclusions: np.ndarray, boxes: Boxes, load: Load, noise: float
     ) -> "ForceErrors":
         """The errors of charges, shape (n,), e, with excluded pairs, shape (m, 2); ``noise`` as of
         the attributes."""

@@ -107,8 +107,8 @@ FEW = {
         [[4.74, -1.54, 7.39], [1.42, 1.0, 11.06]],
     ),
 }
-"""Systems whose errors exceed the tolerance 1.7 to 2.1 times where the margin for few charges is
-left out, and are up to 12 times those expected: boundary, tolerance, cell, excluded pairs; charges;
+"""Systems whose errors exceed the tolerance by factors of 1.7 to 2.1 without the margin for few
+charges, and are up to 12 times those expected: boundary, tolerance, cell, excluded pairs; charges;
 positions."""
 
 
