@@ -122,11 +122,20 @@ def counted(solver, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "counts", [np.diag([12, 14, 15]), np.array([[12, 0, 0], [5, 14, 0], [-4, 6, 15]])]
+    "counts",
+    [
+        np.diag([12, 14, 15]),
+        np.array([[12, 0, 0], [5, 14, 0], [-4, 6, 15]]),
+        np.array([[30, 0, 0], [15, 11, 0], [0, 0, 16]]),
+    ],
 )
 def test_operator(counts):
     """Transformed back, it is that of boxes over the whole cell, at every displacement of two
-    boxes of the span."""
+    boxes of the span.
+
+    The last plane of reciprocal vectors within reach along the first box vector of the last cell
+    has none that is short enough.
+    """
     order, span = 3, np.array([4, 5, 6])
     whole = BoxLattice(counts, np.eye(3), 1.87)
     part = PaddedLattice(span, 1.87, cell=whole.cell)

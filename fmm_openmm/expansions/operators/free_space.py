@@ -152,7 +152,8 @@ def _add_reciprocal(
     for a in range(reach[0] + 1):
         g = plane + a * reciprocal[0]
         inside = (g * g).sum(-1) <= cut * cut
-        used = np.ix_(inside.any(1), inside.any(0))
+        # of a plane that lies outside, as in a skewed cell, one vector stays, with weight 0
+        used = np.ix_(inside.any(1), inside.any(0)) if inside.any() else np.ix_([0], [0])
         g, inside = g[used], inside[used]
         values = np.zeros(())
         for share, gradient in strains:
