@@ -225,6 +225,22 @@ def check_integer_pairs(pairs, name: str) -> np.ndarray:
     return array.astype(np.int64)
 
 
+def check_indices(indices, name: str) -> np.ndarray:
+    """Indices as an int64 array of shape (k,), which may be empty.
+
+    Raises:
+        ValueError: wrong shape, masked entries, or not integers; booleans are not.
+    """
+    check_unmasked(indices, name)
+    try:
+        array = np.asarray(indices)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if array.shape != (0,) and (array.ndim != 1 or array.dtype.kind not in "iu"):
+        raise ValueError(f"`{name}` must be a sequence of integers, got {indices!r:.80}")
+    return array.astype(np.int64)
+
+
 def check_pairs(pairs, particles: int, name: str) -> np.ndarray:
     """Pairs of particles as an int64 array of shape (m, 2) with i < j; None gives no pairs.
 

@@ -5,10 +5,9 @@ import os
 from collections.abc import Sequence
 from typing import IO, TextIO
 
-import numpy as np
 from openmm import app, unit
 
-from fmm_openmm.checks import check_integer
+from fmm_openmm.checks import check_indices, check_integer
 from fmm_openmm.integration.force import FMMForce, find_fmm
 
 PARAMETERS = {
@@ -66,14 +65,16 @@ class FMMReporter:
     ):
         self._interval = check_integer(reportInterval, "reportInterval", 1, 2**31 - 1)
         self._step, self._time, self._energy = step, time, coulombEnergy
-        self._parameters, self._particles = parameters, np.array(particles, dtype=np.int64)
+        self._parameters, self._particles = parameters, check_indices(particles, "particles")
         self._force: FMMForce | None = None
         self._has_heading = append
         if isinstance(file, (str, os.PathLike)):
-            self._opened, mode = True, "a" if append else "w"
-            self._out: IO[str] = open(file, mode, encoding="utf-8")
+            self._out: IO[str] = open(file, "a" if append else "w", encoding="utf-8")
+        elif hasattr(file, "write"):
+            self._out = file
         else:
-            self._opened, self._out = False, file
+            raise TypeError(f"`file` must be a path or have write(), got {type(file).__name__}")
+        self._opened = self._out is not file
 
     def describeNextReport(self, simulation: app.Simulation) -> dict:
         """Number of steps until the next report. The report needs no data of the State."""

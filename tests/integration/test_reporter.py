@@ -1,6 +1,7 @@
 """``FMMReporter``: the lines it writes, against what the Context itself says."""
 
 import io
+import sys
 
 import numpy as np
 import openmm
@@ -90,6 +91,23 @@ def test_append(tmp_path):
     names, lines = read((tmp_path / "fmm.csv").read_text())
     assert (len(names), [line[0] for line in lines]) == (2, ["1", "2"])
     assert np.isfinite([float(line[1]) for line in lines]).all()
+
+
+@pytest.mark.parametrize("particles", [5, "12", [0.7], [True, False], [[1, 2]], {1, 2}, [[1], []]])
+def test_particles_are_integers(particles):
+    with pytest.raises(ValueError, match="`particles` must be a sequence of integers, got "):
+        fmm.FMMReporter(io.StringIO(), 1, particles=particles)
+
+
+def test_bad_files(tmp_path, monkeypatch):
+    """A file that cannot be opened gives one error, without another one of the destructor."""
+    in_destructor = []
+    monkeypatch.setattr(sys, "unraisablehook", in_destructor.append)
+    with pytest.raises(TypeError, match=r"`file` must be a path or have write\(\), got NoneType"):
+        fmm.FMMReporter(None, 1)
+    with pytest.raises(FileNotFoundError):
+        fmm.FMMReporter(tmp_path / "none" / "fmm.csv", 1)
+    assert not in_destructor
 
 
 @pytest.mark.slow
