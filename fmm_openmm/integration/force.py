@@ -354,7 +354,8 @@ class FMMForce(ForceInContext):
         exception becomes an exclusion.
 
         The NonbondedForce is not changed. It must evaluate its exceptions, but no other Coulomb
-        interaction; :func:`use_fmm` arranges that.
+        interaction: set its charges, and the charge scales of its parameter offsets, to 0
+        afterwards. :func:`use_fmm` does so itself.
 
         Args:
             nonbonded_force: the source.

@@ -235,14 +235,16 @@ def _convertible_force(
     if not found:
         raise UnsupportedError(
             "`system` holds no NonbondedForce to convert: for charges inside an ATMForce, a "
-            "CustomCVForce or a force of your own, add FMMForce.from_nonbonded(...) yourself"
+            "CustomCVForce or a force of your own, add FMMForce.from_nonbonded(...) yourself, and "
+            "set the charges there to 0"
         )
     places = charged_places(system)
     if len(places) != 1:
         raise UnsupportedError(
             f"`system` holds {len(found)} NonbondedForces "
             f"({', '.join(repr(force.getName()) for force in found)}): add "
-            "FMMForce.from_nonbonded(...) yourself for the one that has the charges"
+            "FMMForce.from_nonbonded(...) yourself for the one that has the charges, and set its "
+            "charges to 0"
         )
     _check_nonbonded(found[places[0]], system, allow_reaction_field)
     return found[places[0]], places[0]
