@@ -154,6 +154,7 @@ def _check_converted(force: FMMForce, system: openmm.System) -> None:
     _check_charges(nonbonded)
     _check_settings(nonbonded, name, definition, original.method_without_coulomb)
     _check_exceptions(nonbonded, name, definition.exclusions.rows, original.exceptions)
+    _check_in_use(force, nonbonded, name)
     known = Counter(original.zeroed)
     for other, zeros, total in zeroed(system.getForces(), expected_charges(definition, original)):
         key = next((key for key in (signature(other), ANY) if known[key]), None)
@@ -271,6 +272,25 @@ def _check_exceptions(
             f"{name} has no exception for particles {removed[0]} and {removed[1]}, "
             f"which the FMMForce excludes. {REMEDY}"
         )
+
+
+def _check_in_use(force: FMMForce, nonbonded: openmm.NonbondedForce, name: str) -> None:
+    """Compare exceptions and their images with what the Contexts of the force exclude, which does
+    not change once one has used it."""
+    if force._bridge.is_current:
+        return
+    used = force._bridge.fix_structure()
+    added = first_in_one_only(excepted_pairs(nonbonded), used.exclusions)
+    if added is not None:
+        edit = f"has an exception for particles {added[0]} and {added[1]}"
+    elif nonbonded.getExceptionsUsePeriodicBoundaryConditions() and not used.periodic:
+        edit = "evaluates its exceptions at the minimum image"
+    else:
+        return
+    raise UnsupportedError(
+        f"{name} {edit}, which the FMMForce excludes only since a Context has used it: make a "
+        "Context of copy.deepcopy(system)"
+    )
 
 
 def first_in_one_only(pairs: np.ndarray, others: np.ndarray) -> tuple[int, int] | None:

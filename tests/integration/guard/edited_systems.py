@@ -53,6 +53,20 @@ def images_of_exceptions(system):
     nonbonded_of(system).setExceptionsUsePeriodicBoundaryConditions(True)
 
 
+def both(system):
+    exception(system)
+    fmm.find_fmm(system)[0].addExclusion(4, 170)
+
+
+def images_of_exclusions(system):
+    fmm.find_fmm(system)[0].setExclusionsUsePeriodicBoundaryConditions(True)
+
+
+def images_of_both(system):
+    images_of_exclusions(system)
+    images_of_exceptions(system)
+
+
 def direct_space(system):
     nonbonded_of(system).setIncludeDirectSpace(False)
 

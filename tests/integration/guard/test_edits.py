@@ -1,5 +1,6 @@
 """check_system: edits after use_fmm that make energies wrong are refused."""
 
+import copy
 import functools
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.integration.guard.edits import first_in_one_only
+from tests.integration.boxes import energy_of
 from tests.integration.guard.edited_systems import (
     BONDS,
     COULOMB_BOND,
@@ -19,6 +21,7 @@ from tests.integration.guard.edited_systems import (
     WAYS,
     a_few_values,
     bonds_of,
+    both,
     charge,
     charge_offset,
     direct_space,
@@ -26,6 +29,7 @@ from tests.integration.guard.edited_systems import (
     exception,
     exception_of_another_pair,
     generalized_born,
+    images_of_both,
     images_of_exceptions,
     implicit_solvent,
     method,
@@ -150,6 +154,31 @@ def test_an_exception_that_became_another(chains):
         match=f"has no exception for particles {first} and {second}, which the FMMForce excl",
     ):
         fmm.check_system(chains.system)
+
+
+@pytest.mark.filterwarnings("ignore:an FMMForce was given other particles")
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (both, "has an exception for particles 4 and 170"),
+        (images_of_both, "evaluates its exceptions at the minimum image"),
+    ],
+)
+def test_exclusions_of_a_force_in_use(chains, edit, text):
+    """They do not change, also where the user has changed both forces; those of a copy do."""
+    fmm.use_fmm(chains.system)
+    context = chains.context()
+    energy_of(context)
+    edit(chains.system)
+    text = f"^NonbondedForce 'NonbondedForce' {text}, which the FMMForce excludes only since"
+    for refuses in (
+        lambda: fmm.check_system(chains.system),
+        lambda: new_context(chains.system),
+        lambda: context.reinitialize(preserveState=True),
+    ):
+        with pytest.raises(fmm.UnsupportedError, match=text):
+            refuses()
+    fmm.check_system(copy.deepcopy(chains.system))
 
 
 def test_pairs_in_either_order_are_the_same():

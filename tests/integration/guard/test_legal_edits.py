@@ -10,8 +10,9 @@ import fmm_openmm as fmm
 from tests.integration.boxes import energy_of
 from tests.integration.guard.edited_systems import (
     WAYS,
-    exception,
-    images_of_exceptions,
+    both,
+    images_of_both,
+    images_of_exclusions,
     method,
     new_context,
     nonbonded_of,
@@ -38,20 +39,6 @@ def charges_of_the_fmm(system):
 
 def exclusion_of_the_fmm(system):
     fmm.find_fmm(system)[0].addExclusion(0, 100)
-
-
-def both(system):
-    exception(system)
-    fmm.find_fmm(system)[0].addExclusion(4, 170)
-
-
-def images_of_exclusions(system):
-    fmm.find_fmm(system)[0].setExclusionsUsePeriodicBoundaryConditions(True)
-
-
-def images_of_both(system):
-    images_of_exclusions(system)
-    images_of_exceptions(system)
 
 
 def other_forces(system):
