@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import openmm
 
+from fmm_openmm.boundary import check_neutral
+from fmm_openmm.integration.definition import Parameters
 from fmm_openmm.integration.force_handle import ForceHandle
 from fmm_openmm.integration.identity import bridge_of
 from fmm_openmm.integration.native import callbacks, pair_choice
@@ -146,11 +148,13 @@ class ForceInContext(ForceHandle):
         Raises:
             ValueError: a parameter is unknown or a value is not finite; or the Context does not
                 use this force.
+            UnsupportedError: the boundary does not allow the net charge of a state.
             TypeError: ``states`` is not a sequence of dictionaries of numbers.
         """
         self._require_in(context, "getStateEnergiesInContext")
         full, values = read_states(context, states)
         parameters = self._bridge.parameters_in(values)
+        self._check_neutral(parameters, full)
         energies, slopes = quadratic_energies(
             parameters,
             full,
@@ -185,6 +189,17 @@ class ForceInContext(ForceHandle):
         if not self.usesPeriodicBoundaryConditions():
             raise ValueError("getVirialInContext: the FMMForce has no periodic boundary conditions")
         return self._compute(context, virial=True).virial
+
+    def _check_neutral(self, parameters: Parameters, states: Sequence[Mapping[str, float]]) -> None:
+        """Refuse states whose net charge an evaluation would refuse. The solver itself does not:
+        the sets of charges that it gets may have any net charge."""
+        boundary = self._bridge.fix_structure().boundary
+        term = self._definition.options.term(boundary)
+        if boundary.is_partial or term is not None:
+            slopes = parameters.slopes()
+            for state in states:
+                charges = parameters.base + np.array(parameters.values(state)) @ slopes
+                check_neutral(charges, boundary, term)
 
     def _evaluate(self, context: openmm.Context, method: str):
         self._require_in(context, method)

@@ -47,6 +47,7 @@ def state_energies(context: openmm.Context, states: Sequence[Mapping[str, float]
     Raises:
         ValueError: a parameter is unknown, a value is not finite, or forces or force groups of the
             System were changed after the Context was made.
+        UnsupportedError: a state has a net charge that the boundary does not allow, as in a slab.
         TypeError: ``context`` is not a Context, or ``states`` is not a sequence of dictionaries of
             numbers.
         OpenMMException: the Context has no positions.

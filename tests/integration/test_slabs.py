@@ -198,6 +198,30 @@ def test_virial_and_charge_states(ions):
     assert force.getFMMParametersInContext(context)["bridge"] == "host"
 
 
+def test_states_with_a_net_charge(ions):
+    """They are refused as by the Context, not given the finite part that sets of charges have."""
+    ions.nonbonded.setUseDispersionCorrection(False)
+    for particle, name in enumerate(("first", "second")):
+        charge, *_ = ions.nonbonded.getParticleParameters(particle)
+        ions.nonbonded.setParticleParameters(particle, 0.0, 0.3, 0.0)
+        ions.nonbonded.addGlobalParameter(name, 1.0)
+        ions.nonbonded.addParticleParameterOffset(name, particle, charge, 0.0, 0.0)
+    in_vacuum(ions, "slab")
+    force, context = converted(ions, "slab", tolerance=1e-3), ions.context()
+    both, one = {"first": 0.5, "second": 0.5}, {"first": 0.5}
+    for function in (fmm.state_energies, force.getStateEnergiesInContext):
+        (energy,) = function(context, [both])
+        for name, value in both.items():
+            context.setParameter(name, value)
+        assert energy == pytest.approx(energy_of(context), rel=1e-3)
+        context.setParameter("second", 1.0)
+        with pytest.raises(openmm.OpenMMException, match="got a net charge of"):
+            energy_of(context)
+        context.setParameter("first", 1.0)
+        with pytest.raises(fmm.UnsupportedError, match="must be neutral in total"):
+            function(context, [both, one])
+
+
 def test_without_vacuum(water):
     fmm.use_fmm(water.system, boundary="slab", backend="cpu")
     water.nonbonded.setUseDispersionCorrection(False)
