@@ -142,6 +142,15 @@ def test_orders_beyond_the_range_of_floats_are_refused():
         solver.compute([[0.1, 0.2, 0.3], [1.4, 1.5, 1.6]])
 
 
+@pytest.mark.parametrize(("order", "near_radius"), [(18, None), (40, None), (16, 1.1)])
+def test_precision_is_chosen_for_the_order(order, near_radius):
+    solver = CoulombSolver(
+        [1.0, -1.0], 3 * np.eye(3), order=order, near_radius=near_radius, backend="cpu"
+    )
+    solver.compute([[0.1, 0.2, 0.3], [1.4, 1.5, 1.6]])
+    assert solver.parameters.precision == "double"
+
+
 @pytest.mark.parametrize(
     "options, error, message",
     [

@@ -30,7 +30,7 @@ White and M. Head-Gordon, J. Chem. Phys. 107, 10131 (1997), doi:10.1063/1.474150
 
 from collections.abc import Iterator
 from functools import cache
-from math import factorial, isqrt
+from math import factorial, isqrt, lgamma, log
 
 import numpy as np
 
@@ -70,6 +70,14 @@ def irregular_norm(order: int) -> np.ndarray:
             for m in range(-l, l + 1)
         ]
     )
+
+
+def irregular_in_range(degree: int, distance: float, dtype) -> bool:
+    """Whether a type holds sums of irregular harmonics of a degree n at a distance r: they grow to
+    ``(2n - 1)!! / r^(n + 1)``, and 16 times as much leaves room for sums."""
+    n = degree
+    largest = lgamma(2 * n + 1) - lgamma(n + 1) - n * log(2) - (n + 1) * log(distance)
+    return largest + log(16) <= log(np.finfo(dtype).max)
 
 
 def regular(x: np.ndarray, order: int) -> np.ndarray:

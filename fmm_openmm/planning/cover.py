@@ -22,8 +22,8 @@ from fmm_openmm.errors import warn
 from fmm_openmm.planning.boxes import Region, corner_for, heights, span_over
 from fmm_openmm.planning.cost import CostModel
 from fmm_openmm.planning.load import Load
-from fmm_openmm.planning.request import FMMParameters, Request, warn_if_missed
-from fmm_openmm.planning.search import NEAR_RADII, Grid, cheapest, search
+from fmm_openmm.planning.request import NEAR_RADII, FMMParameters, Request, warn_if_missed
+from fmm_openmm.planning.search import Grid, cheapest, search
 
 MAX_BOXES = 200_000
 """Largest number of boxes in a region; sparser systems get larger boxes."""

@@ -14,6 +14,7 @@ from fmm_openmm.checks import check_choice
 from fmm_openmm.display import html_table
 from fmm_openmm.errors import warn
 from fmm_openmm.expansions.error import ROUNDING_RATIO, single_noise
+from fmm_openmm.expansions.harmonics import irregular_in_range
 from fmm_openmm.implementations import M2L
 from fmm_openmm.options import check_options, option
 from fmm_openmm.planning.cost import CostModel
@@ -27,6 +28,10 @@ TOLERANCE = 5e-4
 
 TOLERANCES = (1e-10, 0.1)
 """Smallest and largest tolerance."""
+
+NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
+"""Near radii considered: midway between the distances of a cubic lattice, so that boxes that
+deviate from cubes by a few percent have the same near stencil."""
 
 SMOOTHINGS = (0.0, 0.00625, 0.009, 0.0125, 0.02, 0.03, 0.05)
 """Half widths of the transition regions considered, in box widths; 0: no smoothing. All half widths
@@ -272,7 +277,8 @@ class Request(SolverOptions):
             )
 
     def resolve_precision(self, ionic: float, rounding: float = 1.0, examined: bool = False) -> str:
-        """ "single" or "double": as requested, or single if rounding is well below the tolerance.
+        """ "single" or "double": as requested, or single if rounding is well below the tolerance
+        and the order not too high.
 
         Args:
             ionic: ionic fraction of the charges.
@@ -280,6 +286,9 @@ class Request(SolverOptions):
         """
         if self.precision != "auto":
             return self.precision
+        closest = self.near_radius or NEAR_RADII[0]
+        if self.order and not irregular_in_range(2 * self.order, closest, np.float32):
+            return "double"
         # ions make the sums noisier; where forces are examined, that is left to them
         common = 0.0 if examined and self.smoothing is None else ionic
         widest = NOISE_MARGIN * single_noise(common, self.smoothings[-1])

@@ -18,16 +18,13 @@ from fmm_openmm.octree import is_nested
 from fmm_openmm.planning.cost import CPU_COST, CostModel
 from fmm_openmm.planning.load import Load
 from fmm_openmm.planning.request import (
+    NEAR_RADII,
     SMALL_FORCES,
     FMMParameters,
     Request,
     add_rounding,
     warn_if_missed,
 )
-
-NEAR_RADII = (1.87, 2.34, 2.64, 2.91, 3.08, 3.24, 3.53, 3.87, 4.18, 4.64, 5.15)
-"""Near radii considered: midway between the distances of a cubic lattice, so that boxes that
-deviate from cubes by a few percent have the same near stencil."""
 
 ORDER_LIMIT = (6.0, 3.2)
 """Largest order considered, as a constant plus a multiple of the near radius. Beyond it, a few

@@ -23,12 +23,12 @@ doi:10.1137/S1064827594264259.
 """
 
 from collections.abc import Callable
-from math import lgamma, log
 
 import numpy as np
 
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.expansions.harmonics import irregular_in_range
 from fmm_openmm.expansions.operators.free_space import free_space_operator
 from fmm_openmm.expansions.operators.periodic import harmonic_sums, periodic_operator
 from fmm_openmm.expansions.operators.slab import slab_operator
@@ -48,16 +48,12 @@ triangular with determinant 1: the operator is then that of boxes and cell under
 
 
 def check_range(lattice: BoxLattice, order: int, dtype) -> None:
-    """Refuse an order whose operator is beyond the range of its type. Irregular harmonics of degree
-    n grow to ``(2n - 1)!! / r^(n + 1)``, n = 2 order, r the distance of the nearest far boxes; 16
-    times as much leaves room for sums.
+    """Refuse an order whose operator is beyond the range of its type.
 
     Raises:
         UnsupportedError: the order is too high.
     """
-    n = 2 * order
-    largest = lgamma(2 * n + 1) - lgamma(n + 1) - n * log(2) - (n + 1) * log(lattice.nearest_far)
-    if largest + log(16) > log(np.finfo(dtype).max):
+    if not irregular_in_range(2 * order, lattice.nearest_far, dtype):
         raise UnsupportedError(
             f"`order` {order} is too high for single precision: ask for `precision='double'`"
         )
