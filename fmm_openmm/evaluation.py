@@ -22,7 +22,7 @@ from fmm_openmm.checks import (
     check_positions,
 )
 from fmm_openmm.errors import UnsupportedError, warn
-from fmm_openmm.expansions.error import force_sums
+from fmm_openmm.expansions.error import force_sums, potential_squares
 from fmm_openmm.implementations import M2L, check_m2l
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
@@ -517,7 +517,7 @@ class Evaluation:
                 potentials, fields, work = evaluator.evaluate_with_virial(x, width)
             else:
                 potentials, fields = evaluator.evaluate(x, width)
-            problem = self._examined(fields)
+            problem = self._examined(potentials, fields)
             if problem is not self.planner.problem:
                 return self._replanned(problem, positions, cell, virial, points)
         else:
@@ -530,13 +530,13 @@ class Evaluation:
             work = work * (COULOMB_CONSTANT / width) + np.eye(3) * (result.energy / 3)
         return replace(result, virial=work, volume=volume(cell))
 
-    def _examined(self, fields: np.ndarray) -> Problem:
-        """The problem given the fields of the last plan, see :meth:`Planner.examine`. Points that
-        its load counts are particles without charge."""
+    def _examined(self, potentials: np.ndarray, fields: np.ndarray) -> Problem:
+        """The problem given the potentials and fields of the last plan, see
+        :meth:`Planner.examine`. Points that its load counts are particles without charge."""
         points, charges = self.planner.problem.load.particles - self._count, self.charges
         sums = force_sums(charges, fields)
         counted = np.append(charges, np.zeros(points)) if points else charges
-        return self.planner.examine(counted, *sums)
+        return self.planner.examine(counted, *sums, potential_squares(charges, potentials))
 
     def _stays_on_device(self, positions) -> bool:
         """Whether positions are evaluated where they are, on a device."""

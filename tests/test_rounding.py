@@ -13,7 +13,7 @@ from fmm_openmm.backends import backend_class
 from fmm_openmm.boundary import EMPTY_SPACE
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.error import Rounding, force_sums, rounding_of_positions
-from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.oracle import ewald_sum, partial_ewald_sum
 from tests.support.charges import cluster
 
 MISSED = 1.5
@@ -170,6 +170,24 @@ def drude_water() -> fmm.ChargeSystem:
     context.computeVirtualSites()
     openmm.LocalEnergyMinimizer.minimize(context, maxIterations=100)
     return fmm.ChargeSystem.from_openmm(system, context.getState(positions=True).getPositions())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_far_layers_of_opposite_charge_with_smoothing(backend):
+    """Potentials that are large compared with the forces are rounded differently in every box."""
+    rng = np.random.default_rng(7)
+    x, q, box = rng.random((60, 3)), np.tile([1.0, -1.0], 30), np.diag([1.0, 1.0, 300.0])
+    x[q < 0, 2] += 150.0
+    exact = partial_ewald_sum(x, q, np.where(np.arange(3)[:, None] < 2, box, np.inf)).forces
+    options = dict(tolerance=1e-4, boundary="slab", smoothing=0.05, backend=backend)
+    solver = fmm.CoulombSolver(q, box, positions=x, **options)
+    error = np.linalg.norm(solver.compute(x).forces - exact) / np.linalg.norm(exact)
+    assert error < 1e-4
+    assert solver.parameters.precision == "double"
+    single = fmm.CoulombSolver(q, box, precision="single", positions=x, **options)
+    with pytest.warns(UserWarning, match="out of reach in single precision"):
+        error = np.linalg.norm(single.compute(x).forces - exact) / np.linalg.norm(exact)
+    assert 1e-4 < error < 2 * single.parameters.expected_error
 
 
 @pytest.mark.slow

@@ -7,12 +7,14 @@ import numpy as np
 from fmm_openmm.arrays import inner
 from fmm_openmm.expansions.error import (
     LEAST_FIELD,
+    POTENTIAL_NOISE,
     Rounding,
     charged_fraction,
     known_spread,
     net_charge_noise,
     spread,
     usual_field,
+    weights_slope,
 )
 from fmm_openmm.planning.boxes import Boxes
 from fmm_openmm.planning.load import Load
@@ -57,6 +59,7 @@ class ForceErrors:
             margin of the estimate for small molecular systems, times the one for few charges of
             known forces (:func:`fmm_openmm.expansions.error.known_spread`).
         net: :func:`fmm_openmm.expansions.error.net_charge_noise`.
+        steps: error of the field that a potential of 1 makes in single precision with smoothing.
         rounding: errors of coordinates in single precision.
         noise: relative error of single precision in an ordinary liquid.
         size: rounding of coordinates relative to single precision; in double precision, where they
@@ -68,6 +71,7 @@ class ForceErrors:
     usual: float
     expected: float
     net: float
+    steps: float
     rounding: Rounding
     noise: float
     size: float
@@ -90,6 +94,7 @@ class ForceErrors:
             usual,
             usual / margin * known_spread(charges, exclusions),
             net_charge_noise(charges, boxes.filled, p.near_radius, p.smoothing),
+            POTENTIAL_NOISE * weights_slope(charges, p.smoothing),
             Rounding.from_charges(charges, n / (load.filled * boxes.lattice.size)),
             noise,
             DOUBLE * longest if is_double else 1.0,
@@ -125,9 +130,17 @@ class ForceErrors:
             return self.noise
         return self.noise * self.usual / max(field, LEAST_FIELD * self.usual)
 
-    def net_error(self, field: float) -> float:
-        """Relative error that a net charge makes in single precision."""
-        return self.net / field if field > 0.0 else 0.0
+    def potential_error(self, field: float, squares: float) -> float:
+        """Relative error of single precision by a net charge and, with smoothing, by potentials
+        that are large compared with the forces.
+
+        Args:
+            field: :meth:`field`.
+            squares: sum of q^2 phi^2 over the charges, with potentials in charges over box widths;
+                0 if it is not known.
+        """
+        steps = self.steps * self.field(squares)
+        return float(np.hypot(self.net, steps)) / field if field > 0.0 else 0.0
 
     def limits(
         self, request: Request, expected: float, assumed: float, rounding_limit: float | None

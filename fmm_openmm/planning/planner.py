@@ -332,7 +332,9 @@ class Planner:
         """Whether fields have shown if the precision of the present boxes suffices."""
         return self._ratio is not None
 
-    def examine(self, charges: np.ndarray, squares: float, cubes: float) -> Problem:
+    def examine(
+        self, charges: np.ndarray, squares: float, cubes: float, potential_squares: float = 0.0
+    ) -> Problem:
         """The problem; in double precision or with other parameters if the forces require it.
 
         Args:
@@ -340,20 +342,23 @@ class Planner:
             squares, cubes: sums of q^2 E^2 and q^2 |E|^3 over the charges
                 (:func:`fmm_openmm.expansions.error.force_sums`), with the fields of the last plan
                 in units of its boxes; not finite where distances are rounded to zero.
+            potential_squares: sum of q^2 phi^2
+                (:func:`fmm_openmm.expansions.error.potential_squares`); 0 if it is not known.
         """
         problem, p = self.problem, self._used[0].boxes.parameters
         if not np.isfinite(squares + cubes):
             return self._given_rounding(problem, np.inf)
         errors = self._errors(charges)
         field = errors.field(squares)
-        ratio, net = errors.ratio(field), errors.net_error(field)
+        ratio = errors.ratio(field)
+        stepped = errors.potential_error(field, potential_squares)
         coordinates = errors.rounding.error(squares, cubes)
         self._ratio = ratio
         self._rounding = float(
-            np.hypot(errors.size * np.hypot(coordinates, net), errors.usual_noise)
+            np.hypot(errors.size * np.hypot(coordinates, stepped), errors.usual_noise)
         )
         if p.precision == "single":
-            noise = float(np.hypot(errors.noise_error(field), net))
+            noise = float(np.hypot(errors.noise_error(field), stepped))
             case = CLOSE if coordinates >= noise else SMALL_FORCES
             problem = self._given_rounding(problem, max(coordinates, noise), case)
         return problem.with_field(ratio, problem.request.expected(self.with_forces(p)))
