@@ -164,6 +164,32 @@ def test_energies_among_groups(backend):
     assert abs(matrix[4, 4] - second) < 1e-10 * abs(total)
 
 
+@pytest.mark.parametrize("boundary", ["periodic", "open"])
+@pytest.mark.parametrize("result", ["sets", "groups", "operator"])
+def test_charges_that_have_come_close(result, boundary):
+    """Single precision, which sufficed before, is left, or a warning says what it costs."""
+    x, q, _ = system()
+    cell = None if boundary == "open" else SKEWED
+    close = x.copy()
+    close[1::2] = close[::2] + 1e-5 * (close[1::2] - close[::2])
+    exact = CoulombSolver(q, cell, tolerance=1e-8, boundary=boundary, backend="cpu").compute(close)
+
+    def compute(solver):
+        solver.compute(x)
+        if result == "sets":
+            return relative(solver.compute(close, charges=[q]).fields[0], exact.fields)
+        if result == "groups":
+            energy = solver.interaction_energies(close, np.arange(60) % 7).sum()
+            return abs(energy / exact.energy - 1.0)
+        return relative(solver.coulomb_operator(close) @ q, exact.potentials)
+
+    options = dict(tolerance=1e-4, boundary=boundary, backend="cpu")
+    assert compute(CoulombSolver(q, cell, **options)) < 1e-4
+    single = CoulombSolver(q, cell, precision="single", **options)
+    with pytest.warns(UserWarning, match="for charges so close to each other"):
+        compute(single)
+
+
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_more_groups_than_are_computed_at_once(backend):
     x, q, _ = system()
