@@ -73,7 +73,8 @@ class CoulombSolver:
     Args:
         charges: shape (n,), e.
         box_vectors: rows a, b, c in OpenMM's reduced form, shape (3, 3), nm; None with an open
-            boundary. Those without images are ignored: only the others must be in reduced form.
+            boundary. Those without images have no effect: the matrix must be lower triangular with
+            a positive diagonal, but only the others must be reduced by each other.
         exclusions: excluded pairs, shape (m, 2).
         tolerance: largest relative RMS force error ``|F - F_exact| / |F_exact|``, 1e-10 to 0.1.
         boundary: "periodic", "open", or the box vectors along which there are images: any of "ab",
