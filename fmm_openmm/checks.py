@@ -299,6 +299,13 @@ def check_integer(value, name: str, low: int, high: int) -> int:
     return int(check_number(int(value), name, low, high))
 
 
+def check_flag(value, name: str) -> bool:
+    """``value`` as a bool if it is one, else a ``TypeError``: texts such as "no" are true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"`{name}` must be True or False, got {value!r}")
+    return bool(value)
+
+
 def check_unmasked(values, name: str) -> None:
     """Refuse an array that has masked entries."""
     if np.ma.is_masked(values):

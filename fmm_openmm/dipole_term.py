@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from fmm_openmm.boundary import Boundary, net_charge
-from fmm_openmm.checks import check_number
+from fmm_openmm.checks import check_flag, check_number
 from fmm_openmm.errors import UnsupportedError, warn
 from fmm_openmm.placed_term import NORMAL, PlacedTerm
 from fmm_openmm.units import COULOMB_CONSTANT
@@ -67,8 +67,7 @@ class DipoleTerm:
             TypeError, ValueError: an option is invalid, both are given, or the boundary is not
                 periodic along all axes.
         """
-        if not isinstance(slab_correction, (bool, np.bool_)):
-            raise TypeError(f"`slab_correction` must be True or False, got {slab_correction!r}")
+        check_flag(slab_correction, "slab_correction")
         dielectric = check_number(surface_dielectric, "surface_dielectric", 1.0, TIN_FOIL)
         if slab_correction and dielectric != TIN_FOIL:
             raise ValueError(

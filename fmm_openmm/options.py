@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import field, fields, is_dataclass
 from typing import Any, TypeVar, overload
 
-from fmm_openmm.checks import check_choice, check_integer, check_number
+from fmm_openmm.checks import check_choice, check_flag, check_integer, check_number
 
 SIMILAR = 0.65
 """Least ``difflib`` ratio of a keyword that may have been meant: "tolerence" has 0.89, "bridge"
@@ -59,8 +59,8 @@ def option(
             check_choice(value, choices, name)
         if limits:
             (check_integer if kind is int else check_number)(value, name, *limits)  # type: ignore[arg-type]
-        if kind is bool and not isinstance(value, bool):
-            raise TypeError(f"`{name}` must be True or False, got {value!r}")
+        if kind is bool:
+            check_flag(value, name)
         if check:
             check(value)
 

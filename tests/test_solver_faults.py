@@ -177,6 +177,11 @@ def test_precision_is_chosen_for_the_order(order, near_radius):
             r"^`m2l='p4_symmetric'` needs `backend='cuda'`, got 'cpu': use 'p4' or 'rotation'$",
         ),
         ({"cutoff": 0.9}, TypeError, r"cutoff"),
+        (
+            {"exclusions_periodic": "no"},
+            TypeError,
+            r"^`exclusions_periodic` must be True or False, got 'no'$",
+        ),
     ],
     ids=str,
 )

@@ -2,12 +2,18 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fmm_openmm.boundary import Boundary, net_charge
-from fmm_openmm.checks import check_charges, check_exclusions, check_numbers, check_positions
+from fmm_openmm.checks import (
+    check_charges,
+    check_exclusions,
+    check_flag,
+    check_numbers,
+    check_positions,
+)
 from fmm_openmm.convert import openmm_system, packages, storage
 from fmm_openmm.convert.cells import reduce_box
 from fmm_openmm.options import suggests_keywords
@@ -95,7 +101,8 @@ class ChargeSystem:
         set_field = object.__setattr__
         set_field(self, "charges", charges)
         set_field(self, "exclusions", exclusions)
-        set_field(self, "exclusions_periodic", bool(self.exclusions_periodic))
+        periodic = check_flag(self.exclusions_periodic, "exclusions_periodic")
+        set_field(self, "exclusions_periodic", periodic)
         if self.positions is not None:
             set_field(self, "positions", check_positions(self.positions, len(charges)))
         if self.box_vectors is not None:
@@ -174,8 +181,9 @@ class ChargeSystem:
             ValueError: the file is damaged, has another format, or was written by a newer version.
         """
         arrays = storage.read(path, KIND, VERSION)
+        values: dict[str, Any] = {k: v if v.ndim else v.item() for k, v in arrays.items()}
         try:
-            return cls(**arrays)  # type: ignore[arg-type]
+            return cls(**values)
         except TypeError as error:
             raise ValueError(
                 f"{path} holds {', '.join(sorted(arrays))}, which do not make a {KIND}"

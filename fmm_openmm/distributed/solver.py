@@ -12,6 +12,7 @@ from fmm_openmm.box import Frame, check_cell_vectors
 from fmm_openmm.checks import (
     check_charges,
     check_extent,
+    check_flag,
     check_integer_pairs,
     check_numbers,
     check_positions,
@@ -129,6 +130,7 @@ class DistributedSolver:
                         f"{request.levels!r}"
                     )
                 request.check_boundary(self._boundary)
+                check_flag(exclusions_periodic, "exclusions_periodic")
                 own, pairs = _charges(charges), check_integer_pairs(exclusions, "exclusions")
                 return request, own, _ids(ids, len(own)), pairs
 

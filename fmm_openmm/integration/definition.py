@@ -11,7 +11,7 @@ import numpy as np
 
 from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import unwrap
-from fmm_openmm.checks import check_charges, check_exclusions
+from fmm_openmm.checks import check_charges, check_exclusions, check_flag
 from fmm_openmm.integration.options import Options
 from fmm_openmm.integration.table import Table, unpacked
 from fmm_openmm.neutralization import Neutralization
@@ -324,8 +324,9 @@ class Definition:
         return index
 
     def set_exclusions_periodic(self, flag) -> None:
-        if bool(flag) != self.exclusions_periodic:
-            self.exclusions_periodic = bool(flag)
+        periodic = check_flag(flag, "periodic")
+        if periodic != self.exclusions_periodic:
+            self.exclusions_periodic = periodic
             self._restructure()
 
     def set_boundary(self, boundary: Boundary) -> None:

@@ -107,8 +107,8 @@ def cover(
     if not grids:
         narrowest = np.diag(cell)[~padded].min()
         raise ValueError(
-            f"`positions` span {extent[padded].max():.4g} nm along a direction without images, too "
-            f"far for a cell of {narrowest:.4g} nm: remove particles that have escaped"
+            f"`positions` and `points` span {extent[padded].max():.4g} nm along a direction "
+            f"without images, too far for a cell of {narrowest:.4g} nm: remove what is so far away"
         )
     by_root = {_root(grid.counts): grid for grid in grids}
     radius = float(extent[padded].max()) / 2

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fmm_openmm.boundary import NAMES
-from fmm_openmm.checks import check_choice, check_integer_pairs, check_number
+from fmm_openmm.checks import check_choice, check_flag, check_integer_pairs, check_number
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.options import suggests_keywords
 from fmm_openmm.planning.request import TOLERANCE, TOLERANCES
@@ -117,6 +117,7 @@ def evaluate(
     """
     _check_tensors(positions, charges, cell)
     length, energy = _check_options(tolerance, boundary, units)
+    check_flag(exclusions_periodic, "exclusions_periodic")
     if (cell is None) != (boundary == "open"):
         raise ValueError(
             f"`cell` must be {'None' if boundary == 'open' else 'given'} with "

@@ -83,6 +83,14 @@ def test_refuses(arguments, message):
         fmm.ChargeSystem(**({"charges": [1.0, -1.0]} | arguments))
 
 
+def test_a_flag_is_no_text():
+    message = "^`{}` must be True or False, got 'no'$"
+    with pytest.raises(TypeError, match=message.format("exclusions_periodic")):
+        fmm.ChargeSystem([1.0, -1.0], exclusions_periodic="no")
+    with pytest.raises(TypeError, match=message.format("periodic")):
+        fmm.FMMForce().setExclusionsUsePeriodicBoundaryConditions("no")
+
+
 def test_solver_gets_the_system_and_the_options():
     positions = np.array([[0.1, 0.2, 0.3], [0.6, 0.2, 0.3], [1.1, 1.3, 1.7]])
     system = fmm.ChargeSystem([1.0, -2.0, 1.0], positions, CUBE, exclusions=[[0, 1]])
