@@ -33,6 +33,12 @@ EXAMPLE = """fmm-openmm potential topology.prmtop run.nc -o map.dx --units kT/e 
 
 ENDINGS = (".dx", ".cube", ".cub", ".npz")
 
+MARGIN = 0.5
+"""Default of ``--margin``, nm."""
+
+TEMPERATURE = 300.0
+"""Default of ``--temperature``, K."""
+
 
 def add_arguments(parser) -> None:
     """Add the arguments of the command: files, frames, grid and output."""
@@ -48,7 +54,7 @@ def add_arguments(parser) -> None:
         help="the trajectory, which may also be given among the other files",
     )
     group.add_argument(
-        "--stride", type=options.count, default=1, metavar="N", help="every Nth frame (default 1)"
+        "--stride", type=options.count, metavar="N", help="every Nth frame (default 1)"
     )
     group.add_argument(
         "--grid",
@@ -69,7 +75,6 @@ def add_arguments(parser) -> None:
     group.add_argument(
         "--margin",
         type=float,
-        default=0.5,
         metavar="LENGTH",
         help="how far the grid extends beyond the particles along directions without images, nm "
         "(default 0.5)",
@@ -83,7 +88,7 @@ def add_arguments(parser) -> None:
         help="unit of the potential in .dx files (default kJ/mol/e)",
     )
     group.add_argument(
-        "--temperature", type=float, default=300.0, help="temperature for kT/e, K (default 300)"
+        "--temperature", type=float, help="temperature for --units kT/e, K (default 300)"
     )
     group.add_argument(
         "--axis",
@@ -103,9 +108,17 @@ def run(args, terminal) -> Outcome:
     with ExitStack() as stack:
         advance = stack.enter_context(terminal.progress("reading"))
         path = inputs.files_by_kind(args.files).get("trajectory")
+        if path is None and args.stride is not None:
+            raise ValueError("--stride is for a trajectory: give one, or leave it out")
+        stride = 1 if args.stride is None else args.stride
         molecules = inputs.load(args)
         noted = notes.look(args, molecules, terminal)
         solver, box_vectors = make_solver(args, molecules)
+        if args.margin is not None and solver.boundary == "periodic":
+            raise ValueError(
+                "--margin is for directions without images, of which a periodic box has none: "
+                "leave it out, or give --boundary"
+            )
         executor, threads = stack.enter_context(workers(args.workers))
         interrupt = stack.enter_context(first_interrupt())
 
@@ -113,25 +126,26 @@ def run(args, terminal) -> Outcome:
             if path is None:
                 yield molecules.positions, box_vectors
                 return
-            for number, frame in enumerate(
-                read_frames(path, len(molecules.positions), args.stride)
-            ):
-                advance(description=f"frame {number * args.stride}")
+            for number, frame in enumerate(read_frames(path, len(molecules.positions), stride)):
+                advance(description=f"frame {number * stride}")
                 has_own = frame.box_vectors is not None and not args.box
                 yield frame.positions, frame.box_vectors if has_own else box_vectors
                 if interrupt.came:
                     return
 
-        found = potential_map(
-            until_interrupt(),
-            solver,
-            args.spacing,
-            executor,
-            False,
-            margin=args.margin,
-            charge_width=args.charge_width,
-            threads=threads,
-        )
+        try:
+            found = potential_map(
+                until_interrupt(),
+                solver,
+                args.spacing,
+                executor,
+                False,
+                margin=MARGIN if args.margin is None else args.margin,
+                charge_width=args.charge_width,
+                threads=threads,
+            )
+        except MemoryError as error:
+            raise MemoryError(f"{error}: --grid {args.spacing:g} nm is too fine") from error
     args.axis = args.axis or usual_axis(solver)
     if interrupt.came:
         terminal.say(f"Interrupted after {found.frames} frames\n")
@@ -153,7 +167,7 @@ def report(args, terminal, found: PotentialMap, molecules, noted: dict, interrup
         found.save(
             args.output,
             units=args.units,
-            temperature=args.temperature,
+            temperature=TEMPERATURE if args.temperature is None else args.temperature,
             atoms=(numbers, molecules.positions),
         )
     if drawing:
@@ -198,23 +212,29 @@ def check_arguments(args) -> None:
     Raises:
         ValueError: an argument is invalid.
     """
-    if args.stride < 1:
+    if args.stride is not None and args.stride < 1:
         raise ValueError(f"--stride must be at least 1, got {args.stride}")
     if not SPACINGS[0] <= args.spacing <= SPACINGS[1]:
         raise ValueError(
             f"--grid must lie between {SPACINGS[0]:g} and {SPACINGS[1]:g} (nm), got {args.spacing}"
         )
-    if not 0 < args.temperature < np.inf:
-        raise ValueError(f"--temperature must be finite and above 0 (K), got {args.temperature}")
+    if args.temperature is not None:
+        if not 0 < args.temperature < np.inf:
+            raise ValueError(
+                f"--temperature must be finite and above 0 (K), got {args.temperature}"
+            )
+        if args.units != "kT/e":
+            raise ValueError("--temperature is for --units kT/e: give both, or neither")
     if not 0 <= args.charge_width <= WIDTHS[1]:
         raise ValueError(
             f"--charge-width must lie between 0 and {WIDTHS[1]:g} (nm), got {args.charge_width}"
         )
     if args.output and not args.output.lower().endswith(ENDINGS):
         raise ValueError(f"--output must end in {', '.join(ENDINGS)}, got {args.output}")
-    if args.units != "kJ/mol/e" and args.output and not args.output.lower().endswith(".dx"):
-        raise ValueError(f"--units apply to .dx files, got {args.output}")
-    if not MARGINS[0] <= args.margin <= MARGINS[1]:
+    if args.units != "kJ/mol/e" and not (args.output or "").lower().endswith(".dx"):
+        given = f", got {args.output}" if args.output else ""
+        raise ValueError(f"--units {args.units} needs --output FILE.dx{given}")
+    if args.margin is not None and not MARGINS[0] <= args.margin <= MARGINS[1]:
         raise ValueError(
             f"--margin must lie between {MARGINS[0]:g} and {MARGINS[1]:g} (nm), got {args.margin}"
         )
