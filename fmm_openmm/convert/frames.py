@@ -9,6 +9,7 @@ import math
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -278,9 +279,8 @@ def _of_file(path: Path, particles: int | None, stride: int) -> Iterator[Frame]:
             chunk = next(chunks, None)
         except Exception as error:  # the type depends on the format and on the fault
             number = "" if particles is None else f", for {particles} atoms"
-            raise ValueError(
-                f"cannot read {path}{number}: {error or type(error).__name__}"
-            ) from error
+            fault = _other_number(mdtraj, path, particles) or error or type(error).__name__
+            raise ValueError(f"cannot read {path}{number}: {fault}") from error
         if chunk is None:
             return
         yield from _of_mdtraj(chunk, f"box of {path}")
@@ -305,6 +305,15 @@ def _count_particles(mdtraj, path: Path) -> int:
         return found[0].shape[-2]
 
 
+def _other_number(mdtraj, path: Path, particles: int | None) -> str:
+    """What is wrong with a file whose frames have another number of particles; else empty."""
+    with suppress(Exception):  # the file is damaged
+        found = _count_particles(mdtraj, path)
+        if particles not in (None, found):
+            return f"its frames have {found}"
+    return ""
+
+
 def _read_chunks(mdtraj, path: Path, particles: int, stride: int) -> Iterator[Any]:
     """Chunks of every ``stride``-th frame of a file: parts of an ``mdtraj.Trajectory``."""
     atoms = _nameless_atoms(mdtraj, particles)
@@ -325,7 +334,7 @@ def _read_dcd(mdtraj, path: Path, particles: int, stride: int) -> Iterator[Any]:
             if not len(positions):
                 return
             if positions.shape[1] != particles:
-                raise ValueError(f"it has {positions.shape[1]}")
+                raise ValueError(f"its frames have {positions.shape[1]}")
             positions *= NM_PER_ANGSTROM
             yield SimpleNamespace(
                 xyz=positions,
