@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from fmm_openmm.cli import inputs, notes, options
+from fmm_openmm.cli import inputs, notes, options, readers
 from fmm_openmm.cli.interrupts import first_interrupt
 from fmm_openmm.cli.terminal import Outcome, add_plot_argument, figure
 from fmm_openmm.cli.workers import add_workers_argument, check_workers, workers
@@ -59,7 +59,10 @@ def run(args, terminal) -> Outcome:
         advance = stack.enter_context(terminal.progress("reading"))
         path = inputs.files_by_kind(args.files).get("trajectory")
         if path is None:
-            raise ValueError(f"no trajectory among {' and '.join(args.files)}: .dcd, .xtc or .nc")
+            raise ValueError(
+                f"no trajectory among {readers.listed(args.files)}: give a .dcd, .xtc or .nc file "
+                "with it, or use fmm-openmm validate for a single structure"
+            )
         molecules = inputs.load(args)
         noted = notes.look(args, molecules, terminal)
         solver, box_vectors = make_solver(args, molecules)
@@ -132,7 +135,8 @@ def check_arguments(args, wanted: list[str]) -> None:
     if args.output and not args.output.endswith((".csv", ".npz")):
         raise ValueError(f"--output must end in .csv or .npz, got {args.output}")
     if wanted and not (args.output or "").endswith(".npz"):
-        raise ValueError(f"--{wanted[0]} needs --output FILE.npz, got {args.output}")
+        given = f", got {args.output}" if args.output else ""
+        raise ValueError(f"--{wanted[0]} needs --output FILE.npz{given}")
 
 
 def make_solver(args, molecules) -> tuple[CoulombSolver, np.ndarray | None]:

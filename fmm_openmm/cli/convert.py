@@ -52,7 +52,7 @@ def run(args, terminal) -> Outcome:
     box = (
         "none"
         if system.box_vectors is None
-        else np.array2string(system.box_vectors, precision=4).replace("\n", "")
+        else "\n".join(" ".join(f"{x:8.4f}" for x in vector) for vector in system.box_vectors)
     )
     terminal.pairs(
         [
@@ -60,7 +60,7 @@ def run(args, terminal) -> Outcome:
             ("total charge", f"{result['total_charge']:.6g} e"),
             ("exclusions", str(len(system.exclusions))),
             ("boundary", noted["boundary"]),
-            ("box vectors", box if system.box_vectors is None else f"{box} nm"),
+            ("box vectors" if system.box_vectors is None else "box vectors, nm", box),
             ("written to", args.output),
         ]
     )

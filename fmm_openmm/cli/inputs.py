@@ -18,6 +18,7 @@ from fmm_openmm.cli.readers import (
     READERS,
     USED_BY,
     Molecules,
+    listed,
     parsed,
 )
 from fmm_openmm.integration.conversion.system import IMPLICIT_SOLVENTS
@@ -38,8 +39,9 @@ FILE is one of
                                        charges alone, so nothing to simulate"""
 
 TRAJECTORY_FILES = """\
-One FILE more is the trajectory: .dcd, .xtc or .nc. It gives the positions and,
-unless --box is given, the boxes; a coordinate file is not needed then."""
+One more FILE is the trajectory: .dcd, .xtc or .nc, which the package mdtraj
+reads. It gives the positions and, unless --box is given, the boxes; a
+coordinate file is not needed then."""
 
 KINDS = {
     ".pdb": "structure",
@@ -180,11 +182,11 @@ def load(args) -> Molecules:
         raise ValueError(f"{path} needs {MISSING[kind]} with it")
     if reader is None:
         raise ValueError(
-            f"cannot make a system of {' and '.join(args.files)}: see --help for the combinations"
+            f"cannot make a system of {listed(args.files)}: see --help for the combinations"
         )
     for name, readers in USED_BY.items():
         if getattr(args, name) is not None and reader not in readers:
-            raise ValueError(f"--{name} does not apply to {' and '.join(args.files)}: leave it out")
+            raise ValueError(f"--{name} does not apply to {listed(args.files)}: leave it out")
     if args.cutoff is not None and not 0 < args.cutoff < np.inf:
         raise ValueError(f"--cutoff must be finite and above 0 (nm), got {args.cutoff}")
     cutoff = LONGEST_CUTOFF if args.cutoff is None else args.cutoff
@@ -210,7 +212,7 @@ def load(args) -> Molecules:
         _disable_long_range_corrections(molecules.system)
     if len(molecules.positions) != molecules.system.getNumParticles():
         raise ValueError(
-            f"{' and '.join(args.files)} do not fit: {len(molecules.positions)} positions for "
+            f"{listed(args.files)} do not fit: {len(molecules.positions)} positions for "
             f"{molecules.system.getNumParticles()} particles"
         )
     return molecules

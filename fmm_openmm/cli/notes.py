@@ -71,7 +71,7 @@ def _system_files(args) -> list[str]:
 def _no_box(args) -> str:
     if named := _system_files(args):
         return f"no periodic boundary in {named[0]}: free space"
-    return f"no periodic box in {' and '.join(args.files)}: free space; --box to set one"
+    return f"no periodic box in {readers.listed(args.files)}: free space; set a box with --box"
 
 
 def _box_notes(args, system, boundary: Boundary) -> list[str]:

@@ -34,6 +34,8 @@ def check_outputs(args: argparse.Namespace) -> None:
         option = option.replace("_", "-")
         path = Path(name)
         check_writable(path)
+        if option == "checkpoint" and not os.access(path.absolute().parent, os.W_OK):
+            raise PermissionError(f"no permission to replace {path} in its folder")
         if restart and option != "checkpoint" and _are_one(path, Path(restart)):
             raise ValueError(f"--{option} {name} is a file that is read: give another")
         if any(_are_one(path, other) for other in read):
@@ -56,7 +58,7 @@ def check_writable(path: Path) -> None:
     if not folder.is_dir():
         raise FileNotFoundError(2, "no such folder", str(path.parent))
     if path.is_dir():
-        raise IsADirectoryError(f"is a folder: {path}")
+        raise IsADirectoryError(f"{path} is a folder: give the name of a file")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise PermissionError(f"no permission to write {path}")
 

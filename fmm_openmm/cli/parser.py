@@ -73,7 +73,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         )
 
     def format_help(self):
-        return super().format_help().replace("--json [=FILE]", "--json[=FILE]")
+        text = super().format_help().replace("--json [=FILE]  ", "--json[=FILE]   ")
+        return text.replace("--json [=FILE]", "--json[=FILE]")
 
 
 def add_command(commands, name: str, module) -> argparse.ArgumentParser:

@@ -49,6 +49,12 @@ class Molecules:
     velocities: np.ndarray | None = None
 
 
+def listed(paths) -> str:
+    """Return the names of files as text: "a, b and c"."""
+    *others, last = map(str, paths)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 @contextmanager
 def reading(*paths):
     """Turn any exception of a parser within a ``with`` block into a ``ValueError`` that names the
@@ -56,7 +62,7 @@ def reading(*paths):
     try:
         yield
     except Exception as error:
-        names = " and ".join(map(str, paths))
+        names = listed(paths)
         if isinstance(error, UnicodeDecodeError):
             raise ValueError(f"cannot read {names}: not a text file") from error
         if isinstance(error, expat.ExpatError):

@@ -176,9 +176,8 @@ def load_checkpoint(simulation: app.Simulation, path: str) -> None:
     Raises:
         ValueError: the file is damaged, or belongs to another System.
     """
+    is_state = path.lower().endswith(".xml")
+    if is_state:
+        parsed("state", Path(path))  # refuses what holds another object
     with reading(path):
-        if path.lower().endswith(".xml"):
-            parsed("state", Path(path))  # refuses what holds another object
-            simulation.loadState(path)
-        else:
-            simulation.loadCheckpoint(path)
+        (simulation.loadState if is_state else simulation.loadCheckpoint)(path)

@@ -182,6 +182,8 @@ def named_as_options(text: str, names: Container[str]) -> str:
     Example:
         >>> named_as_options("`levels` needs `precision='double'` and `charges`", ["precision"])
         '`levels` needs --precision double and `charges`'
+        >>> named_as_options("`devices=[0, 1]` needs CUDA", ["devices"])
+        '--devices 0,1 needs CUDA'
     """
 
     def option(argument: re.Match) -> str:
@@ -189,9 +191,9 @@ def named_as_options(text: str, names: Container[str]) -> str:
         if name not in names:
             return argument[0]
         words = [f"--{name.replace('_', '-')}", *([] if value in (None, "True") else [value])]
-        return " ".join(words).replace("'", "")
+        return re.sub(r"['\[\]]", "", " ".join(words).replace(", ", ","))
 
-    return re.sub(r"`(\w+)(?:=([^`[]*))?`", option, text)
+    return re.sub(r"`(\w+)(?:=([^`[]*|\[[^`]*\]))?`", option, text)
 
 
 def add_plot_argument(parser) -> None:

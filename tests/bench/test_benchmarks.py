@@ -294,7 +294,7 @@ def test_json_alone(capsys):
         (["nve", "--time", "0"], "--time must lie between 0.05 and 1e5 (ps), got 0"),
         (["scaling", "--max-atoms", "1e4"], "--max-atoms must be at least 10002, got 10000"),
         (["open", "--max-atoms", "10"], "--max-atoms must be at least 1000, got 10"),
-        (["nve", "--json=."], "is a folder: ."),
+        (["nve", "--json=."], ". is a folder: give the name of a file"),
         (
             ["open", "--cell", "5"],
             "--cell must lie between 15.1 and 10000 (nm) for 21480 atoms, got 5",

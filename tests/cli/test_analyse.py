@@ -158,16 +158,19 @@ def test_analyse_in_free_space(succeed, folder, trajectories):
     ("argv", "message"),
     [
         (["run.dcd"], "run.dcd needs a topology: .prmtop, .psf, .top, or the structure or System"),
-        (["system.xml", "water.pdb"], "no trajectory among system.xml and water.pdb"),
+        (
+            ["system.xml", "water.pdb"],
+            "no trajectory among system.xml and water.pdb: give a .dcd, .xtc or .nc file with it",
+        ),
         (["system.xml", "cut.dcd"], "cannot read cut.dcd, for 768 atoms: "),
-        (["system.xml", "run.dcd", "--forces"], "--forces needs --output FILE.npz, got None"),
+        (["system.xml", "run.dcd", "--forces"], "--forces needs --output FILE.npz\n"),
         (["system.xml", "run.dcd", "-o", "x.txt"], "--output must end in .csv or .npz, got x.txt"),
         (["system.xml", "run.dcd", "--stride", "0"], "--stride must be at least 1, got 0"),
         (
             ["system.xml", "run.dcd", "--workers", "0"],
             "--workers must lie between 1 and 1024, got 0",
         ),
-        (["few.xml", "run.dcd"], "cannot read run.dcd, for 2 atoms: "),
+        (["few.xml", "run.dcd"], "cannot read run.dcd, for 2 atoms: its frames have 768"),
     ],
 )
 def test_analyse_refuses(argv, message, fail, folder, trajectories):

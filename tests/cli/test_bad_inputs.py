@@ -82,6 +82,7 @@ def bad_files(folder):
         (["field.xml"], "field.xml is a force field: give it with --forcefield"),
         (["state.xml"], "state.xml: it holds a VerletIntegrator, not a System"),
         (["water.prmtop", "water.gro"], "cannot make a system of water.prmtop and water.gro"),
+        (["water.prmtop", "water.gro", "water.pdb"], "of water.prmtop, water.gro and water.pdb:"),
         (["water.pdb", "water.cif"], "water.pdb and water.cif are of the same kind"),
         (["notes.txt"], "notes.txt: unknown kind of file '.txt', expected one of .pdb"),
         (["bad.pdb", "--forcefield", FORCE_FIELD], "cannot read bad.pdb"),

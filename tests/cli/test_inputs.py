@@ -16,7 +16,10 @@ from tests.convert.small_water import BOX, FORCE_FIELD, small_water
 @pytest.mark.slow
 def test_convert_draws(succeed, tmp_path):
     plot = tmp_path / "charges.svg"
-    succeed("convert", *WATER, "-o", str(tmp_path / "water.npz"), "--plot", str(plot))
+    text = succeed("convert", *WATER, "-o", str(tmp_path / "water.npz"), "--plot", str(plot))
+    rows = [line.split()[-3:] for line in text.partition("box vectors, nm")[2].splitlines()[:3]]
+    box = fmm.ChargeSystem.load(tmp_path / "water.npz").box_vectors
+    assert np.array(rows, float) == pytest.approx(box, abs=1e-4)
     assert "768 particles" in plot.read_text()
 
 

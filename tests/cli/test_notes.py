@@ -11,7 +11,7 @@ import fmm_openmm as fmm
 from tests.cli.inputs import WATER, pdb_with
 from tests.convert.small_water import FORCE_FIELD
 
-FREE_SPACE = "no periodic box in open.pdb: free space; --box to set one"
+FREE_SPACE = "no periodic box in open.pdb: free space; set a box with --box"
 SHORT_RUN = (
     "--minimize",
     "20",

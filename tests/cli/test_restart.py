@@ -220,6 +220,6 @@ def test_a_restart_that_is_refused(fail, succeed, tmp_path):
     assert f"--log {checkpoint} is a file that is read" in fail(*restart, "--log", checkpoint)
     assert "no such file: nothing.chk" in fail(*SIMULATION, "--restart", "nothing.chk")
     assert "cannot read water.pdb: " in fail(*SIMULATION, "--restart", "water.pdb")
-    assert "cannot read system.xml: it holds a System, not a State" in fail(
+    assert "fmm-openmm: cannot read system.xml: it holds a System, not a State" in fail(
         *SIMULATION, "--restart", "system.xml"
     )

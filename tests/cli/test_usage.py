@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -50,6 +51,8 @@ def test_help(command, columns, succeed, monkeypatch):
     usage, _, example = text.partition("\nexample:\n")
     assert f"fmm-openmm {command}".strip() in usage
     assert max(map(len, text.splitlines())) <= 80
+    columns_of_texts = re.findall(r"^( +--(?:no-progress|json\[=FILE\]) +)\w", text, re.MULTILINE)
+    assert len({*map(len, columns_of_texts)}) <= 1
     program, *argv = shlex.split(example)
     assert program == "fmm-openmm"
     assert cli.parse(argv).command == argv[0]
@@ -108,6 +111,14 @@ def test_outputs_that_may_not_be_written(fail, monkeypatch):
     assert "no permission to write out.json" in fail("check", "--json=out.json")
 
 
+def test_a_checkpoint_that_may_not_be_replaced(fail, monkeypatch, tmp_path):
+    path = tmp_path / "run.chk"
+    path.touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).is_file())
+    line = fail("run", *WATER, "--checkpoint", str(path))
+    assert f"no permission to replace {path} in its folder" in line
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -159,7 +170,7 @@ def test_outputs_that_may_not_be_written(fail, monkeypatch):
         (["convert", *WATER, "-o", "water.txt"], "--output must end in .npz, got water.txt"),
         (["convert", *WATER, "-o", "nowhere/water.npz"], "no such folder: nowhere"),
         (["run", *WATER, "--log", "nowhere/run.csv"], "no such folder: nowhere"),
-        (["run", *WATER, "--log", "."], "is a folder: ."),
+        (["run", *WATER, "--log", "."], ". is a folder: give the name of a file"),
         (["run", *WATER, "--trajectory", "nowhere/run.dcd"], "no such folder: nowhere"),
         (["validate", *WATER, "--plot", "nowhere/errors.png"], "no such folder: nowhere"),
     ],
