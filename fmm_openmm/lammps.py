@@ -153,7 +153,7 @@ def _check_supported(lmp, comm) -> None:
     kspace = lmp.extract_global("kspace_style")
     if kspace != "none":
         raise UnsupportedError(
-            f"kspace_style {kspace} computes the Coulomb interaction already: kspace_style none"
+            f"kspace_style {kspace} computes the Coulomb interaction already: use kspace_style none"
         )
     for style in _pair_styles(lmp, comm):
         if any(word in style for word in ELECTROSTATICS):

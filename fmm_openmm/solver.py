@@ -101,19 +101,19 @@ class CoulombSolver:
             "treecode", an octree whose distant cells act through their moments. ``order`` then is
             the order of the moments; other explicit parameters apply only to the FMM.
         slab_correction: with a periodic boundary, correct the interaction of the slabs of a stack
-            along c, as Yeh and Berkowitz (1999) do and Ballenegger, Arnold and Cerda (2009) with a
-            net charge. The normal of the slab is that of a and b, in reduced box vectors the axis
+            along c, after Yeh and Berkowitz (1999) and, with a net charge, Ballenegger, Arnold and
+            Cerda (2009). The normal of the slab is that of a and b, in reduced box vectors the axis
             z. The cell must hold vacuum; ``boundary="slab"`` needs neither.
         surface_dielectric: dielectric constant of the surroundings of an infinite crystal, from 1
             (vacuum) to infinity (tin foil, the default), after de Leeuw, Perram and Smith (1980).
-            The charges must be neutral in total. For this term and for ``slab_correction`` the
-            dipole moment is that of the positions as they are given: ions must not be wrapped, and
-            molecules must be whole.
-        neutralization: what carries the opposite of the net charge of a slab or wire, in equal
-            parts, and without which a net charge is refused. Uniform sheets next to a slab: heights
-            along z, shape (k,), nm. Lines parallel to a wire: points on them, shape (k, 3), nm; or
-            cylinders: points on their axes and radii, shape (k, 4), nm. The energy is that of all
-            charges.
+            The net charge must be zero. For this term and for ``slab_correction`` the dipole moment
+            is that of the positions as they are given: ions must not be wrapped, and molecules must
+            be whole.
+        neutralization: sheets, lines or cylinders that carry the opposite of the net charge of a
+            slab or wire, in equal parts; without them a net charge is refused. Uniform sheets next
+            to a slab: heights along z, shape (k,), nm. Lines parallel to a wire: points on them,
+            shape (k, 3), nm; or cylinders: points on their axes and radii, shape (k, 4), nm. The
+            energy is that of all charges.
         options: explicit parameters, see :class:`FMMParameters`.
 
     Raises:

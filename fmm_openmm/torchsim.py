@@ -106,7 +106,7 @@ def _by_element(given: Mapping[int, float], state: SimState) -> torch.Tensor:
     charges = table.to(state.positions.device)[state.atomic_numbers.long()]
     missing = state.atomic_numbers[charges.isnan()]
     if len(missing):
-        raise ValueError(f"`charges` has none for the atomic number {int(missing[0])}")
+        raise ValueError(f"`charges` has no entry for the atomic number {int(missing[0])}")
     return charges
 
 

@@ -29,14 +29,15 @@ FILE is one of
   system.xml + structure.pdb or .cif   an openmm.System, with PME or converted
                                        by use_fmm; positions and box are those
                                        of the structure
-  system.xml + state.xml               of the openmm.State, with its velocities
-                                       and global parameters
+  system.xml + state.xml               as above; positions, box, velocities and
+                                       global parameters are those of the
+                                       openmm.State
   topology.prmtop + .inpcrd or .rst7   AMBER, also .ncrst
   topology.top + coordinates.gro       GROMACS; --include DIR for the files of
                                        its force field
   structure.psf + .pdb or .crd         CHARMM; --parameters FILE ...
-  charges.npz                          written by "fmm-openmm convert"; it has
-                                       charges alone, so nothing to simulate"""
+  charges.npz                          written by "fmm-openmm convert"; it holds
+                                       charges alone: nothing to simulate"""
 
 TRAJECTORY_FILES = """\
 One more FILE is the trajectory: .dcd, .xtc or .nc, which the package mdtraj
@@ -104,14 +105,21 @@ def add_arguments(parser, option: str | None = None, forcefield: list[str] | Non
         help="periodic box, which replaces that of the files: three lengths in nm, optionally "
         "followed by three angles in degrees",
     )
-    group.add_argument("--cutoff", type=float, help="nm (default: 0.9, or less in a small box)")
+    group.add_argument(
+        "--cutoff",
+        type=float,
+        help="cutoff of the Lennard-Jones interaction and of PME, nm (default: 0.9, or less in a "
+        "small box)",
+    )
     group.add_argument(
         "--switch",
         type=float,
         help="switching distance of the Lennard-Jones interaction, nm",
     )
     group.add_argument(
-        "--constraints", choices=CONSTRAINTS, help="default: hbonds, with rigid water"
+        "--constraints",
+        choices=CONSTRAINTS,
+        help="bonds and angles of fixed length (default: hbonds, with rigid water)",
     )
 
 

@@ -62,7 +62,7 @@ def add_arguments(parser) -> None:
         default=0.1,
         dest="spacing",
         metavar="LENGTH",
-        help="largest distance of neighbouring points, nm (default 0.1)",
+        help="largest distance between neighbouring points, nm (default 0.1)",
     )
     group.add_argument(
         "--charge-width",
@@ -93,7 +93,7 @@ def add_arguments(parser) -> None:
     group.add_argument(
         "--axis",
         choices=AXES,
-        help="axis of the profile in --plot and --json, which averages over planes across it "
+        help="axis of the profile in --plot and --json, which averages over planes normal to it "
         "(default z, or the direction of a slab without images)",
     )
     add_plot_argument(group)

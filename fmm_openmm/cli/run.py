@@ -67,19 +67,34 @@ def add_arguments(parser) -> None:
     """Add the arguments of the command: files, ensemble, output and FMM options."""
     inputs.add_arguments(parser)
     group = parser.add_argument_group("simulation")
-    group.add_argument("--steps", type=count, default=1000, help="default %(default)s")
-    group.add_argument("--timestep", type=float, default=0.002, help="ps (default %(default)s)")
+    group.add_argument(
+        "--steps", type=count, default=1000, help="number of time steps (default %(default)s)"
+    )
+    group.add_argument(
+        "--timestep", type=float, default=0.002, help="time step, ps (default %(default)s)"
+    )
     group.add_argument(
         "--ensemble",
         choices=("nve", "nvt", "npt"),
         default="nvt",
         help="replaces barostats and thermostats of the System (default %(default)s)",
     )
-    group.add_argument("--temperature", type=float, default=300.0, help="K (default %(default)s)")
     group.add_argument(
-        "--friction", type=float, default=1.0, help="1/ps, for nvt and npt (default %(default)s)"
+        "--temperature",
+        type=float,
+        default=300.0,
+        help="temperature of initial velocities and thermostat, K (default %(default)s)",
     )
-    group.add_argument("--pressure", type=float, help="bar, with --ensemble npt (default 1.0)")
+    group.add_argument(
+        "--friction",
+        type=float,
+        default=1.0,
+        help="friction coefficient of the Langevin thermostat, 1/ps, for nvt and npt "
+        "(default %(default)s)",
+    )
+    group.add_argument(
+        "--pressure", type=float, help="pressure for --ensemble npt, bar (default 1.0)"
+    )
     group.add_argument(
         "--minimize",
         type=count,
@@ -95,14 +110,18 @@ def add_arguments(parser) -> None:
         help="then equilibrate for N steps, in npt with --ensemble npt, else in nvt",
     )
     group.add_argument(
-        "--seed", type=int, default=0, help="of velocities and thermostat; 0: a new one each time"
+        "--seed",
+        type=int,
+        default=0,
+        help="random seed of velocities, thermostat and barostat; 0 for another one in each run "
+        "(default %(default)s)",
     )
     add_platform_argument(group)
     group.add_argument(
         "--restart",
         metavar="FILE",
-        help="continue from a file of --checkpoint, to --steps in total; later rows of --log and "
-        "frames of --trajectory are replaced",
+        help="continue from a file of --checkpoint until --steps in total are done; rows of --log "
+        "and frames of --trajectory after the checkpoint are replaced",
     )
     group = parser.add_argument_group("output")
     group.add_argument("--trajectory", metavar="FILE", help=", ".join(TRAJECTORIES))

@@ -4,8 +4,8 @@ Electrostatics alone, exceptions excluded. The reference is an Ewald sum or,
 in large systems, PME in double precision at a tight tolerance; in free space
 it is the sum over all pairs, and there is no PME. PME is omitted, with a
 note, if its grid would not fit into memory. The FMM is the stand-alone
-solver, not the FMMForce of a Context. PME of a slab has vacuum and the
-correction of Yeh and Berkowitz.
+solver, not the FMMForce of a Context. For a slab, PME uses a box with vacuum
+and the correction of Yeh and Berkowitz.
 """
 
 from dataclasses import asdict
@@ -30,7 +30,13 @@ EXAMPLE = """fmm-openmm validate protein.pdb --forcefield amber14-all.xml \\
 def add_arguments(parser) -> None:
     """Add the arguments of the command: files, reference, PME tolerance and FMM options."""
     inputs.add_arguments(parser)
-    parser.add_argument("--reference", choices=("auto", *REFERENCE_NAMES), default="auto")
+    parser.add_argument(
+        "--reference",
+        choices=("auto", *REFERENCE_NAMES),
+        default="auto",
+        help="method of the reference: ewald or pme in a periodic box, direct or nocutoff "
+        "(OpenMM's sum over all pairs) in free space (default: auto, as described above)",
+    )
     parser.add_argument(
         "--pme-tolerance", type=float, help="ewaldErrorTolerance of PME (default: the System's)"
     )

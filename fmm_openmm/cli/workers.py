@@ -17,8 +17,8 @@ def add_workers_argument(group) -> None:
         "--workers",
         type=options.count,
         metavar="N",
-        help="processes, each of which evaluates one frame at a time: faster than one frame after "
-        "the other on all cores, especially for small systems",
+        help="number of processes, each of which evaluates one frame at a time; especially for "
+        "small systems this is faster than one frame after the other on all cores",
     )
 
 

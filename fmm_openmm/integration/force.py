@@ -414,7 +414,7 @@ def _restore(cls, packed: str | dict, name: str, group: int) -> FMMForce:
 
 
 def find_fmm(system: openmm.System) -> list[FMMForce]:
-    """All FMMForces of a System, in order; also of a copy, or of a System read from XML.
+    """All FMMForces of a System, in order, also if the System is a copy or was read from XML.
 
     Raises:
         TypeError: ``system`` is not a System.

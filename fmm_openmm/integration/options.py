@@ -81,7 +81,7 @@ class Options(SolverOptions):
     backend: str = option("auto", "implementation of the FMM", choices=BACKENDS)
     bridge: str = option(
         "auto",
-        'way into OpenMM: "auto", "host" or "native"',
+        'exchange of data with OpenMM: "auto", "host" or "native"',
         '. "native" computes inside OpenMM\'s CUDA platform, "host" copies through the host and '
         'works on every platform; "auto" is native where possible',
         check=lambda value: check_choice(value, BRIDGES, "bridge"),
@@ -106,7 +106,7 @@ class Options(SolverOptions):
         check=check_devices,
         only_in_context=True,
         metavar="N,N",
-        help='GPUs that share the work, as "0,1", or "auto"',
+        help='GPUs that share the work, for example "0,1", or "auto"',
     )
     slab_correction: bool = option(
         False,

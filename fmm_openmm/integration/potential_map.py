@@ -203,7 +203,7 @@ def potential_map(
 
     Args:
         frames, solver_or_system, executor, progress, threads: as in :func:`fmm_openmm.analyse`.
-        spacing: largest distance of neighbouring points along the axes, nm.
+        spacing: largest distance between neighbouring points along the axes, nm.
         origin: origin of the grid, shape (3,), nm; by default that of the coordinates, except along
             directions without images, where it is ``margin`` below the lowest particle.
         vectors: edges of a region to cover in place of the cell, shape (3, 3), nm. The region is

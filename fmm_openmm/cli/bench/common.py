@@ -35,22 +35,45 @@ def width(text: str) -> float | None:
 def add_cases(parser) -> None:
     """Add ``--sizes`` and ``--tolerance``, each with one or several values."""
     parser.add_argument(
-        "--sizes", type=size, nargs="+", metavar="EDGE[:NxNxN]", help="nm, and copies"
+        "--sizes",
+        type=size,
+        nargs="+",
+        metavar="EDGE[:NxNxN]",
+        help="edges of boxes of water, nm, each with the copies along a, b and c if several",
     )
-    parser.add_argument("--tolerance", type=float, nargs="+", metavar="T", help="one or several")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        nargs="+",
+        metavar="T",
+        help="relative force errors to meet, one or several",
+    )
 
 
 def add_growth(parser) -> None:
     """Add ``--tolerance``, with one value, and ``--max-atoms``."""
-    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="default %(default)s")
     parser.add_argument(
-        "--max-atoms", type=float, metavar="N", help="largest system; memory may end it before"
+        "--tolerance",
+        type=float,
+        default=TOLERANCE,
+        help="relative force error to meet (default %(default)s)",
+    )
+    parser.add_argument(
+        "--max-atoms",
+        type=float,
+        metavar="N",
+        help="atoms of the largest system; smaller ones may be the last if memory does not suffice",
     )
 
 
 def add_backend(parser) -> None:
     """Add ``--backend``."""
-    parser.add_argument("--backend", choices=BACKENDS, default="auto")
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default="auto",
+        help="implementation of the FMM (default: %(default)s)",
+    )
 
 
 def add_smoothing(parser, default: str) -> None:
@@ -61,7 +84,8 @@ def add_smoothing(parser, default: str) -> None:
         nargs="+",
         default=list(map(width, default.split())),
         metavar="S",
-        help=f"box widths or auto, one or several (default: {default})",
+        help="half width of the transition from box to box, in box widths, or auto, one or several "
+        f"(default: {default})",
     )
 
 

@@ -26,15 +26,19 @@ def add_arguments(parser) -> None:
     the particles."""
     add_cases(parser)
     parser.add_argument(
-        "--ranks", type=int, nargs="+", metavar="N", help="one or several (default: all)"
+        "--ranks",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="numbers of ranks, one or several (default: all)",
     )
     parser.add_argument(
-        "--backend", choices=("cpu", "cuda"), default="cpu", help="cuda: a GPU for each rank"
+        "--backend", choices=("cpu", "cuda"), default="cpu", help="cuda: one GPU per rank"
     )
     parser.add_argument(
         "--scattered",
         action="store_true",
-        help="the ranks give particles of each other's boxes (default: mostly of their own)",
+        help="the ranks hold particles of each other's boxes (default: mostly of their own)",
     )
 
 

@@ -21,17 +21,18 @@ def add_arguments(parser) -> None:
         nargs="+",
         default=DENSITIES,
         metavar="N",
-        help=f"particles a box; default: {DENSITIES}",
+        help=f"particles per box; default: {DENSITIES}",
     )
     parser.add_argument(
-        "--particles", type=float, default=1e6, metavar="N", help="about so many; default: 1e6"
+        "--particles", type=float, default=1e6, metavar="N", help="approximate number; default: 1e6"
     )
     parser.add_argument(
         "--near-radius",
         type=float,
         default=1.75,
         metavar="R",
-        help="box widths; default: 1.75, 27 boxes",
+        help="largest distance between the centres of near boxes, in box widths; default: 1.75, "
+        "which makes 27 near boxes",
     )
     add_precisions(parser)
     parser.add_argument(

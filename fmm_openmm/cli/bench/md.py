@@ -76,7 +76,7 @@ def add_arguments(parser) -> None:
         "--ensemble",
         choices=("nvt", "npt"),
         default="nvt",
-        help="npt: at 1 bar with a MonteCarloBarostat, of a --preset with a "
+        help="npt: at 1 bar with a MonteCarloBarostat, or for a --preset with a "
         "MonteCarloMembraneBarostat, XYIsotropic and ZFree (default: nvt)",
     )
     add_platform_argument(parser)
@@ -84,38 +84,42 @@ def add_arguments(parser) -> None:
         "--devices",
         type=device_indices,
         metavar="N,N",
-        help="also PME and FMM on these GPUs together, as 0,1",
+        help="measure PME and FMM also on these GPUs together, for example 0,1",
     )
     parser.add_argument(
         "--precision",
         choices=("single", "mixed", "double"),
-        help="of OpenMM (default: mixed, or double for tolerances beyond single precision)",
+        help="precision of OpenMM (default: mixed, or double for tolerances beyond single "
+        "precision)",
     )
     add_smoothing(parser, "auto")
     parser.add_argument(
         "--every-atom",
         action="store_true",
-        help="hydrogens are Lennard-Jones sites as in CHARMM's TIP3P",
+        help="make hydrogens Lennard-Jones sites, as in CHARMM's TIP3P",
     )
     parser.add_argument(
         "--slab",
         action="store_true",
-        help="water between vacuum, twice as high as the water: FMM with boundary 'slab', PME "
-        "without its correction",
+        help="a layer of water and, along c, twice as much vacuum: FMM with boundary 'slab', PME "
+        "without the correction of a slab",
     )
     parser.add_argument(
         "--timestep",
         type=float,
-        help="ps (default: 0.002, of a --system 0.004); above 0.002 with hydrogens of 1.5 amu",
+        help="time step, ps (default: 0.002, or 0.004 for a --system); above 0.002 hydrogens have "
+        "a mass of 1.5 amu",
     )
     parser.add_argument(
-        "--no-errors", action="store_true", help="measure no force errors: an Ewald sum less"
+        "--no-errors",
+        action="store_true",
+        help="measure no force errors, which saves an Ewald sum",
     )
     parser.add_argument(
         "--marginal",
         action=argparse.BooleanOptionalAction,
-        help="also steps with all charges zero, and FMM with Lennard-Jones pairs by OpenMM "
-        "(default: of water in NVT)",
+        help="measure also steps with all charges zero, and FMM with the Lennard-Jones pairs "
+        "computed by OpenMM (default: for water in NVT)",
     )
     # the force field of OpenMM's examples/benchmarks/benchmark.py
     inputs.add_arguments(parser, "--system", forcefield=["amber99sb.xml", "tip3p.xml"])

@@ -21,9 +21,19 @@ def add_arguments(parser) -> None:
     add_platform_argument(parser)
     add_smoothing(parser, "auto 0.02")
     parser.add_argument(
-        "--order", type=int, nargs="+", default=[None], metavar="P", help="of FMM, one or several"
+        "--order",
+        type=int,
+        nargs="+",
+        default=[None],
+        metavar="P",
+        help="order of the FMM, one or several",
     )
-    parser.add_argument("--near-radius", type=float, metavar="R", help="of FMM, box widths")
+    parser.add_argument(
+        "--near-radius",
+        type=float,
+        metavar="R",
+        help="largest distance between the centres of near boxes, in box widths",
+    )
     parser.add_argument(
         "--time", type=float, help="length of each run, ps (default: 20 on a GPU, else 5)"
     )

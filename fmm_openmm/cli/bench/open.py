@@ -22,7 +22,8 @@ def add_arguments(parser) -> None:
         "--cell",
         type=float,
         metavar="EDGE",
-        help="instead: a droplet in a periodic cube, nm, in free space, and as a cube",
+        help="compare instead a droplet in a periodic cube of this edge, nm, with the droplet in "
+        "free space and with a cube full of water",
     )
     add_backend(parser)
 

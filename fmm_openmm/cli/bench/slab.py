@@ -17,9 +17,14 @@ def add_arguments(parser) -> None:
         type=float,
         default=6.0,
         metavar="LENGTH",
-        help="of the cube of water, nm (default %(default)s)",
+        help="edge of the cube of water, nm (default %(default)s)",
     )
-    parser.add_argument("--tolerance", type=float, default=5e-4, help="default %(default)s")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=5e-4,
+        help="relative force error to meet (default %(default)s)",
+    )
     add_backend(parser)
 
 
