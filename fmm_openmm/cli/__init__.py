@@ -4,15 +4,17 @@ One module per command. Each has ``EXAMPLE``, ``add_arguments(parser)`` and
 ``run(args, terminal) -> Outcome``; they print through
 :class:`fmm_openmm.cli.terminal.Terminal`.
 
-Exit codes: 0 done, 1 a check failed, 2 bad usage or input (one line on stderr), 130 interrupted.
+Exit codes: 0 done, 1 a check failed or the reader of stdout has ended, 2 bad usage or input (one
+line on stderr), 130 interrupted.
 """
 
 import argparse
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import openmm
 
@@ -117,6 +119,13 @@ def _messages_on_stderr(line: Callable[[object], str]):
         warnings.formatwarning = usual
 
 
+def _discard_stdout() -> None:
+    """Discard what is still to be written to a pipe whose reader, such as ``head``, has ended:
+    Python would report an error at exit."""
+    with suppress(OSError), open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
 def main(argv=None) -> int:
     """Run one command; returns the exit code.
 
@@ -138,8 +147,13 @@ def main(argv=None) -> int:
         with _messages_on_stderr(line):
             outcome = COMMANDS[args.command].run(args, terminal)
         terminal.write_json(outcome.result)
+        if sys.stdout:
+            sys.stdout.flush()
     except SystemExit as request:  # --help and --version
         return int(request.code or 0)
+    except BrokenPipeError:
+        _discard_stdout()
+        return 1
     except KeyboardInterrupt:
         return 130
     except EXPECTED as error:

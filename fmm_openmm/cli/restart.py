@@ -88,7 +88,7 @@ class Continuation:
             raise ValueError(
                 f"its frames are {interval} steps of {timestep:.6g} ps apart, for which a DCD file "
                 f"has a single value: continue with --interval {interval} --timestep "
-                f"{timestep:.6g}, or in another trajectory"
+                f"{timestep:.6g}, or write to another trajectory"
             )
 
 

@@ -329,7 +329,7 @@ def prepare(
         simulation.integrator.setCurrentIntegrator(int(args.ensemble == "nve"))
         if simulation.currentStep >= args.steps:
             raise ValueError(
-                f"--steps must be above {simulation.currentStep}, at which {args.restart} is, "
+                f"--steps must be above {simulation.currentStep}, the step of {args.restart}, "
                 f"got {args.steps}"
             )
         return

@@ -113,7 +113,7 @@ def test_no_frame_is_left(name, tmp_path, monkeypatch):
         keep_frames(path, replace(run, atoms=3))
     if name == "run.dcd":  # in which frames have no steps of their own
         for other in replace(run, interval=5), replace(run, timestep=0.002):
-            with pytest.raises(ValueError, match=r"with --interval 4 --timestep 0\.001, or in"):
+            with pytest.raises(ValueError, match=r"with --interval 4 --timestep 0\.001, or write"):
                 keep_frames(path, other)
     assert Path(path).read_bytes() == before
     assert keep_frames(path, replace(run, last=2 * INTERVAL))
@@ -210,7 +210,7 @@ def test_a_restart_that_is_refused(fail, succeed, tmp_path):
     checkpoint = str(tmp_path / "run.chk")
     succeed(*SIMULATION, "--steps", "4", "--checkpoint", checkpoint)
     restart = (*SIMULATION, "--restart", checkpoint)
-    assert f"--steps must be above 4, at which {checkpoint} is, got 4" in fail(
+    assert f"--steps must be above 4, the step of {checkpoint}, got 4" in fail(
         *restart, "--steps", "4"
     )
     assert "--minimize is for the start of a run" in fail(*restart, "--minimize", "5")

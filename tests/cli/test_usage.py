@@ -42,6 +42,17 @@ def test_stdout_stays_unbuffered():
 BENCHMARKS = [f"bench {name}" for name in bench.BENCHMARKS]
 
 
+@pytest.mark.slow
+def test_a_reader_of_stdout_that_has_ended():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "fmm_openmm", "info", "--json"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert done.returncode == 1
+    assert "Broken" not in done.stderr
+
+
 @pytest.mark.parametrize("columns", ["80", "200"])
 @pytest.mark.parametrize("command", ["", *cli.COMMANDS, *BENCHMARKS])
 def test_help(command, columns, succeed, monkeypatch):
