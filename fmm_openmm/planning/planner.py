@@ -334,8 +334,8 @@ class Planner:
 
     @property
     def keeps_precision(self) -> bool:
-        """Whether fields have been examined, and no others lead to double precision or a
-        warning."""
+        """Whether fields have been examined and others would change neither precision nor
+        warnings: it is double precision, or a warning was given."""
         boxes = self.latest
         is_final = self.has_warned or bool(boxes and boxes.parameters.precision == "double")
         return self.is_examined and is_final
