@@ -532,11 +532,14 @@ class Evaluation:
 
     def _examined(self, potentials: np.ndarray, fields: np.ndarray) -> Problem:
         """The problem given the potentials and fields of the last plan, see
-        :meth:`Planner.examine`. Points that its load counts are particles without charge."""
+        :meth:`Planner.examine`; potentials matter with smoothing only. Points that its load counts
+        are particles without charge."""
         points, charges = self.planner.problem.load.particles - self._count, self.charges
         sums = force_sums(charges, fields)
         counted = np.append(charges, np.zeros(points)) if points else charges
-        return self.planner.examine(counted, *sums, potential_squares(charges, potentials))
+        is_smoothed = self.planner.latest.parameters.smoothing > 0.0
+        squares = potential_squares(charges, potentials) if is_smoothed else 0.0
+        return self.planner.examine(counted, *sums, squares)
 
     def _stays_on_device(self, positions) -> bool:
         """Whether positions are evaluated where they are, on a device."""

@@ -77,7 +77,7 @@ def add_arguments(parser) -> None:
         type=float,
         metavar="LENGTH",
         help="how far the grid extends beyond the particles along directions without images, nm "
-        "(default 0.5)",
+        f"(default {MARGIN:g})",
     )
     add_workers_argument(group)
     group.add_argument("-o", "--output", metavar="FILE", help=".dx, .cube or .npz")
@@ -88,7 +88,9 @@ def add_arguments(parser) -> None:
         help="unit of the potential in .dx files (default kJ/mol/e)",
     )
     group.add_argument(
-        "--temperature", type=float, help="temperature for --units kT/e, K (default 300)"
+        "--temperature",
+        type=float,
+        help=f"temperature for --units kT/e, K (default {TEMPERATURE:g})",
     )
     group.add_argument(
         "--axis",

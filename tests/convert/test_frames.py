@@ -80,7 +80,8 @@ def test_files(ending, frames, folder):
     check(both[:2], frames, [0, COUNT - 1])
     times = COUNT * [None] if ending == "dcd" else 2.0 * np.arange(COUNT)  # MDTraj writes none
     assert [frame.time for frame in found] == pytest.approx(times)
-    with pytest.raises(ValueError, match=rf"run.{ending}, for 59 atoms: its frames have 60$"):
+    message = rf"cannot read .*run.{ending}, for 59 atoms: its frames have 60$"
+    with pytest.raises(ValueError, match=message):
         list(read_frames(path, 59))
 
 
