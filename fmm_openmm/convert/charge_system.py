@@ -279,7 +279,7 @@ class ChargeSystem:
 
         Args:
             universe: atoms with charges, and with bonds unless ``bonds`` is given. Only the atoms
-                of an AtomGroup are used.
+                of an AtomGroup are used; the bonds between them may lead through other atoms.
             bonds: pairs of indices that replace the bonds of the universe, shape (m, 2), counted
                 in the AtomGroup; ``[]`` for none.
 

@@ -229,7 +229,7 @@ def system_of_charges(
     return system, force
 
 
-def charges_of_bonds(charges, bonds, positions, box_vectors) -> dict:
+def charges_of_bonds(charges, bonds, positions, box_vectors, others: int = 0) -> dict:
     """Arguments from charges and bonds, for packages without force fields.
 
     Pairs within three bonds are excluded at their nearest periodic image, since such packages break
@@ -241,10 +241,19 @@ def charges_of_bonds(charges, bonds, positions, box_vectors) -> dict:
         positions: shape (n, 3), in nm.
         box_vectors: shape (3, 3), in nm, lower triangular with a positive diagonal; None for free
             space.
+        others: number of particles that are left out but may have bonds, with indices from n on.
     """
-    bonds = check_pairs(bonds, len(charges), "bonds")
+    particles = len(charges)
+    bonds = check_pairs(bonds, particles + others, "bonds")
     none = np.empty((0, 2), np.int64)
     box = None if box_vectors is None else reduced(box_vectors)
-    system, force = system_of_charges(charges, none, True, box)
+    system, force = system_of_charges([*charges, *[0.0] * others], none, True, box)
     force.createExceptionsFromBonds(bonds.tolist(), 0.0, 0.0)
-    return charges_of_system(system, positions) | {"box_vectors": box_vectors}
+    found = charges_of_system(system)
+    pairs = found["exclusions"]
+    return found | {
+        "charges": found["charges"][:particles],
+        "positions": positions,
+        "box_vectors": box_vectors,
+        "exclusions": pairs[(pairs < particles).all(1)],
+    }

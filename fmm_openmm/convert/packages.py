@@ -182,21 +182,34 @@ def from_mdanalysis(universe, bonds=None) -> dict:
         raise ValueError(
             "`universe` has no charges: load a topology that has them, or add them"
         ) from error
+    others = 0
     if bonds is None:
         try:
-            pairs = atoms.intra_bonds.indices
+            pairs = _bonds_around(atoms)
         except AttributeError as error:
             raise ValueError(
                 "`universe` has no bonds: pass `bonds`, [] where there are none"
             ) from error
         _check_massless(atoms, charges, pairs)
+        outside = np.setdiff1d(pairs, atoms.indices)
+        others = len(outside)
         places = np.full(universe.universe.atoms.n_atoms, -1)
         places[atoms.indices] = np.arange(atoms.n_atoms)
+        places[outside] = atoms.n_atoms + np.arange(others)
         bonds = places[pairs]
     cell = cell_of_timestep(universe.universe.trajectory.ts, "universe.dimensions")
     positions = atoms.positions.astype(np.float64) * NM_PER_ANGSTROM
     positions, box = _turned(positions, cell, "universe.dimensions")
-    return charges_of_bonds(charges, bonds, positions, box)
+    return charges_of_bonds(charges, bonds, positions, box, others)
+
+
+def _bonds_around(atoms) -> np.ndarray:
+    """The bonds of an ``MDAnalysis.AtomGroup`` over which three bonds lead from one of its atoms to
+    another, also through atoms outside the group, shape (m, 2)."""
+    every = atoms.universe.atoms
+    if len(atoms) == len(every):
+        return atoms.intra_bonds.indices
+    return every[np.union1d(atoms.indices, atoms.bonds.indices)].bonds.indices
 
 
 def check_lengths(reader) -> None:

@@ -298,6 +298,30 @@ def test_mdanalysis_part(universe, water):
     assert part.exclusions.tolist() == water.exclusions[:6].tolist()
 
 
+def test_mdanalysis_part_without_the_atoms_between(universe, water):
+    """Hydrogens of a molecule do not interact, whether its oxygen is selected or not."""
+    part = fmm.ChargeSystem.from_mdanalysis(universe.select_atoms("name H1 H2"))
+    assert len(part) == 2 * len(water.charges) // 3
+    assert part.exclusions.tolist() == [[i, i + 1] for i in range(0, len(part), 2)]
+
+
+def test_mdanalysis_part_of_a_chain():
+    """Atoms three bonds apart are excluded, those four bonds apart are not."""
+    mdanalysis = pytest.importorskip("MDAnalysis")
+    universe = mdanalysis.Universe.empty(8, trajectory=True)
+    universe.add_TopologyAttr("charges", np.arange(8.0))
+    universe.add_bonds([(i, i + 1) for i in range(7)])
+    for chosen, pairs in (
+        ([0, 3], [[0, 1]]),
+        ([7, 4, 0], [[0, 1]]),
+        ([0, 4], []),
+        ([0, 2, 5, 6], [[0, 1], [1, 2], [2, 3]]),
+    ):
+        found = fmm.ChargeSystem.from_mdanalysis(universe.atoms[chosen])
+        assert found.charges.tolist() == chosen
+        assert found.exclusions.tolist() == pairs
+
+
 def test_mdanalysis_box_and_bonds(universe):
     for none in (None, [1, 1, 1, 90, 90, 90]):
         universe.dimensions = none
