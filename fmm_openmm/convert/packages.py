@@ -190,7 +190,7 @@ def from_mdanalysis(universe, bonds=None) -> dict:
             raise ValueError(
                 "`universe` has no bonds: pass `bonds`, [] where there are none"
             ) from error
-        _check_massless(atoms, charges, pairs)
+        _check_bonds(atoms, charges, pairs)
         outside = np.setdiff1d(pairs, atoms.indices)
         others = len(outside)
         places = np.full(universe.universe.atoms.n_atoms, -1)
@@ -244,22 +244,19 @@ def cell_of_timestep(step, name: str) -> np.ndarray | None:
     return cell
 
 
-def _check_massless(atoms, charges, pairs) -> None:
-    """Refuse virtual sites of an ``MDAnalysis.AtomGroup`` that have no bond to their molecule:
-    topologies often lack it."""
-    if not hasattr(atoms, "masses"):
-        return
+def _check_bonds(atoms, charges, pairs) -> None:
+    """Refuse charges of an ``MDAnalysis.AtomGroup`` that have no bond and are not alone in their
+    residue: topologies often lack bonds of virtual sites, and PDB files have only a few."""
     _, residue, sizes = np.unique(atoms.resindices, return_inverse=True, return_counts=True)
-    unknown = (
-        (atoms.masses == 0) & (charges != 0) & (sizes[residue] > 1) & ~np.isin(atoms.indices, pairs)
-    )
+    unknown = (charges != 0) & (sizes[residue] > 1) & ~np.isin(atoms.indices, pairs)
     if unknown.any():
         place = int(np.argmax(unknown))
         atom = atoms[place]
         raise ValueError(
-            f"`universe` has no bond of the massless {getattr(atom, 'name', 'site')} of "
+            f"`universe` has no bond of {getattr(atom, 'name', 'the atom')} of "
             f"{getattr(atom, 'resname', 'residue')} {atom.resid}, atom {place}, to exclude pairs "
-            "by: pass `bonds`, [] where there are none"
+            "by: pass `bonds`, [] where there are none, or `bonds.indices` of `universe` if none "
+            "are missing"
         )
 
 

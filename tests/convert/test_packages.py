@@ -359,8 +359,24 @@ def test_mdanalysis_refuses(water):
         fmm.ChargeSystem.from_mdanalysis(water.pdb)
 
 
+def test_mdanalysis_some_bonds(water):
+    """The bonds of some molecules, as CONECT records of a PDB file name them, are not enough."""
+    mdanalysis = pytest.importorskip("MDAnalysis")
+    universe = mdanalysis.Universe(water.pdb)
+    universe.add_TopologyAttr("charges", water.charges)
+    universe.add_bonds([(0, 1), (0, 2)])
+    with pytest.raises(
+        ValueError, match=r"`universe` has no bond of O of HOH 2, atom 3, .*: pass `bonds`"
+    ):
+        fmm.ChargeSystem.from_mdanalysis(universe)
+    found = fmm.ChargeSystem.from_mdanalysis(universe, bonds=universe.bonds.indices)
+    assert found.exclusions.tolist() == [[0, 1], [0, 2], [1, 2]]
+    oxygens = fmm.ChargeSystem.from_mdanalysis(universe.select_atoms("name O"))
+    assert len(oxygens.exclusions) == 0
+
+
 def test_mdanalysis_virtual_sites(four_sites):
-    """Massless charges are excluded by their bonds; without them they are refused, unless alone
+    """Virtual sites are excluded by their bonds; without them they are refused, unless alone
     in their residue."""
     mdanalysis = pytest.importorskip("MDAnalysis")
     topology, system, positions, pdb = four_sites
@@ -373,7 +389,7 @@ def test_mdanalysis_virtual_sites(four_sites):
     bonds = [(atom1.index, atom2.index) for atom1, atom2 in topology.bonds()]
     universe.add_bonds(bonds)
     with pytest.raises(
-        ValueError, match=r"no bond of the massless M of HOH 1, atom 3, .*: pass `bonds`"
+        ValueError, match=r"no bond of M of HOH 1, atom 3, to exclude .*: pass `bonds`"
     ):
         fmm.ChargeSystem.from_mdanalysis(universe)
     assert len(fmm.ChargeSystem.from_mdanalysis(universe.select_atoms("name M")).exclusions) == 0
