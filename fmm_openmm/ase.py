@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmm_openmm.backends import BACKENDS
-from fmm_openmm.checks import check_charges, check_choice
+from fmm_openmm.checks import check_charges, check_choice, check_integer_pairs
 from fmm_openmm.convert.packages import NM_PER_ANGSTROM, require
 from fmm_openmm.options import lists_options, suggests_keywords
 from fmm_openmm.oriented import OrientedSolver, neutralization_in_nm
@@ -94,7 +94,7 @@ class FMMCalculator(Calculator):
         Request(tolerance, precision=precision, **options)  # refuses invalid values
         check_choice(backend, BACKENDS, "backend")
         self._charges = None if charges is None else check_charges(charges)
-        self._exclusions = exclusions
+        self._exclusions = check_integer_pairs(exclusions, "exclusions")
         self._options: dict[str, Any] = {
             "tolerance": tolerance,
             "precision": precision,

@@ -137,6 +137,18 @@ def test_free_space_against_all_pairs():
     assert atoms.get_potential_energy() == pytest.approx(expected, rel=1e-8)
 
 
+def test_exclusions_are_those_at_creation():
+    """Also for a new number of atoms, which needs another solver."""
+    pairs = [(0, 1), (2, 3)]
+    one, two = salt(), salt() * (2, 1, 1)
+    exact = FMMCalculator(exclusions=tuple(pairs), tolerance=1e-8)
+    expected = [exact.get_potential_energy(atoms) for atoms in (one, two)]
+    calculator = FMMCalculator(exclusions=pairs, tolerance=1e-8)
+    found = [calculator.get_potential_energy(one)]
+    pairs.clear()
+    assert [*found, calculator.get_potential_energy(two)] == pytest.approx(expected, rel=1e-8)
+
+
 def test_exclusions_at_the_nearest_image():
     atoms = salt()
     atoms.calc = FMMCalculator(exclusions=[(0, 1)], **EXACT)
@@ -281,6 +293,8 @@ def test_what_is_refused():
         FMMCalculator(neutralization="walls")
     with pytest.raises(ValueError, match="`tolerance` must lie between"):
         FMMCalculator(tolerance=2.0)
+    with pytest.raises(ValueError, match="`exclusions` must be integer pairs of shape"):
+        FMMCalculator(exclusions=[0, 1])
     with pytest.raises(ValueError, match="`backend` must be one of"):
         FMMCalculator(backend="gpu")
     with pytest.raises(TypeError, match="did you mean `tolerance`"):
