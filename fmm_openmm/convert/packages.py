@@ -152,22 +152,37 @@ def from_parmed(structure) -> dict:
 
 
 def _check_gromacs_exclusions(structure) -> None:
-    """Refuse a GROMACS topology whose section ``exclusions`` has pairs beyond three bonds: ParmEd
-    reads them, but leaves them out where it assembles the molecules."""
+    """Refuse a GROMACS topology whose exclusions are not the pairs within three bonds: ParmEd reads
+    the section ``exclusions`` and ``nrexcl``, but leaves them out where it assembles the
+    molecules."""
     present = {residue.name for residue in structure.residues}
-    for name, (molecule, _) in getattr(structure, "molecules", {}).items():
+    for name, (molecule, nrexcl) in getattr(structure, "molecules", {}).items():
         if present.isdisjoint(residue.name for residue in molecule.residues):
             continue
         for atom in molecule.atoms:
-            bonded = {atom}
-            for _ in range(3):
-                bonded |= {partner for each in bonded for partner in each.bond_partners}
-            for other in set(atom._exclusion_partners) - bonded:
+            bonded = _within_bonds(atom, 3)
+            wanted = bonded if nrexcl == 3 else _within_bonds(atom, nrexcl)
+            wanted = wanted | set(atom._exclusion_partners)
+            for other in wanted - bonded:
                 raise ValueError(
                     f"`structure` lacks exclusions of {name}, such as that of {atom.name} and "
                     f"{other.name}, which ParmEd does not keep: read the topology by "
                     "openmm.app.GromacsTopFile, and give its System to ChargeSystem.from_openmm"
                 )
+            for other in bonded - wanted:
+                raise ValueError(
+                    f"`structure` excludes pairs of {name}, such as {atom.name} and {other.name}, "
+                    f"that interact by `nrexcl` {nrexcl}, which ParmEd does not keep: make a "
+                    "ChargeSystem of charges, positions, box vectors and the right exclusions"
+                )
+
+
+def _within_bonds(atom, number: int) -> set:
+    """An atom of ParmEd and those at most a number of bonds away."""
+    found = {atom}
+    for _ in range(number):
+        found |= {partner for each in found for partner in each.bond_partners}
+    return found
 
 
 def from_mdanalysis(universe, bonds=None) -> dict:

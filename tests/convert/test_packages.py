@@ -259,6 +259,33 @@ def test_parmed_loses_exclusions_of_gromacs(tmp_path):
             assert np.array_equal(found.exclusions, expected)
 
 
+@pytest.mark.filterwarnings("ignore::Warning:parmed")
+@pytest.mark.parametrize(
+    ("nrexcl", "message"),
+    [
+        (1, r"excludes pairs of chain, such as C1 and C4, that interact by `nrexcl` 1, which"),
+        (2, r"excludes pairs of chain, such as C1 and C4, that interact by `nrexcl` 2, which"),
+        (4, r"lacks exclusions of chain, such as that of C1 and C5, which"),
+    ],
+)
+def test_parmed_loses_the_bonds_of_exclusions_of_gromacs(tmp_path, nrexcl, message):
+    parmed = pytest.importorskip("parmed")
+    path = tmp_path / "chain.top"
+    text = GROMACS_CHAIN.replace("chain 3", f"chain {nrexcl}").replace("EXCLUSIONS", "1 2 3")
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        fmm.ChargeSystem.from_parmed(parmed.load_file(str(path)))
+    # within two bonds of each other, as in water, whose `nrexcl` is 2
+    lines = text.splitlines()
+    kept = [line for line in lines if not line.startswith(("4 C", "5 C", "3 4", "4 5"))]
+    path.write_text("\n".join(kept))
+    structure = parmed.load_file(str(path))
+    assert fmm.ChargeSystem.from_parmed(structure).exclusions.tolist() == [
+        *([0, 1], [0, 2], [1, 2]),
+        *([3, 4], [3, 5], [4, 5]),
+    ]
+
+
 def test_parmed_extra_points(four_sites):
     parmed = pytest.importorskip("parmed")
     topology, system, positions, _ = four_sites
