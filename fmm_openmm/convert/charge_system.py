@@ -286,8 +286,8 @@ class ChargeSystem:
         Raises:
             ImportError: MDAnalysis is not installed (extra ``mdanalysis``).
             ValueError: there are no charges or no bonds, ``bonds`` are not pairs of particles, the
-                cell has no volume, or a charged atom that is not alone in its residue has no bond
-                and ``bonds`` is not given.
+                cell has no volume, or, without ``bonds``, there are Drude particles, or a charged
+                atom that is not alone in its residue has no bond.
         """
         return cls(**packages.from_mdanalysis(universe, bonds))
 

@@ -261,7 +261,16 @@ def cell_of_timestep(step, name: str) -> np.ndarray | None:
 
 def _check_bonds(atoms, charges, pairs) -> None:
     """Refuse charges of an ``MDAnalysis.AtomGroup`` that have no bond and are not alone in their
-    residue: topologies often lack bonds of virtual sites, and PDB files have only a few."""
+    residue: topologies often lack bonds of virtual sites, and PDB files have only a few. Refuse
+    Drude particles, too, which CHARMM excludes as their parents and not by bonds."""
+    types = atoms.types.tolist() if hasattr(atoms, "types") else []
+    if "DRUD" in types:
+        place = types.index("DRUD")
+        raise ValueError(
+            f"`universe` holds the Drude particle {getattr(atoms[place], 'name', '')}, atom "
+            f"{place}, whose exclusions do not follow from bonds: make its System by "
+            "openmm.app.CharmmPsfFile and give that to ChargeSystem.from_openmm"
+        )
     _, residue, sizes = np.unique(atoms.resindices, return_inverse=True, return_counts=True)
     unknown = (charges != 0) & (sizes[residue] > 1) & ~np.isin(atoms.indices, pairs)
     if unknown.any():

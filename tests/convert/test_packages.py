@@ -402,6 +402,20 @@ def test_mdanalysis_some_bonds(water):
     assert len(oxygens.exclusions) == 0
 
 
+def test_mdanalysis_refuses_drude_particles():
+    mdanalysis = pytest.importorskip("MDAnalysis")
+    universe = mdanalysis.Universe.empty(3, trajectory=True)
+    universe.add_TopologyAttr("charges", [1.7, -1.8, 0.1])
+    universe.add_TopologyAttr("types", ["CD33A", "DRUD", "HDA3A"])
+    universe.add_TopologyAttr("names", ["C1", "DC1", "H1"])
+    bonds = [(0, 1), (0, 2)]
+    universe.add_bonds(bonds)
+    with pytest.raises(ValueError, match=r"Drude particle DC1, atom 1, .*CharmmPsfFile"):
+        fmm.ChargeSystem.from_mdanalysis(universe)
+    found = fmm.ChargeSystem.from_mdanalysis(universe, bonds=bonds)
+    assert found.exclusions.tolist() == [[0, 1], [0, 2], [1, 2]]
+
+
 def test_mdanalysis_virtual_sites(four_sites):
     """Virtual sites are excluded by their bonds; without them they are refused, unless alone
     in their residue."""
