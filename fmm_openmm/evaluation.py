@@ -430,8 +430,9 @@ class Evaluation:
         self, positions, cell: np.ndarray, points: np.ndarray | None = None
     ) -> CoulombMatrix | DeviceCoulombMatrix:
         """The Coulomb matrix at these positions, which evaluates sets of charges; on the host also
-        at points. The solver's own charges are evaluated first where their forces decide on the
-        precision, and on a device if none have been examined with these parameters."""
+        at points. The solver's own charges are evaluated first, since their forces decide on
+        parameters and precision; on a device only if none have been examined with these
+        parameters."""
         if self._stays_on_device(positions) and not self.planner.problem.request.levels:
             if not self.planner.is_examined:
                 self._retried(lambda: self._evaluated(positions, cell))
@@ -441,8 +442,7 @@ class Evaluation:
                 particles = evaluator.charge_sets(positions, plan.boxes.width, plan.boxes.origin)
             return DeviceCoulombMatrix(particles)
         positions = check_positions(to_host(positions), self._count)
-        if not self.planner.keeps_precision:
-            self._retried(lambda: self._evaluated(positions, cell, points=points))
+        self._retried(lambda: self._evaluated(positions, cell, points=points))
         with EVALUATION:
             plan = self._planned(positions, cell, points)
             x, max_potential = self._in_boxes(plan, positions, cell)

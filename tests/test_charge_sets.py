@@ -190,6 +190,18 @@ def test_charges_that_have_come_close(result, boundary):
         compute(single)
 
 
+def test_forces_that_have_become_small():
+    """Those of a crystal near zero temperature after those of a gas need other parameters."""
+    rng = np.random.default_rng(5)
+    sites = np.stack(np.meshgrid(*3 * [np.arange(8)], indexing="ij"), -1).reshape(-1, 3)
+    x, q = 0.3 * (sites + 1e-3 * rng.normal(size=sites.shape)), 1.0 - 2 * (sites.sum(1) % 2)
+    cell = 2.4 * np.eye(3)
+    solver = CoulombSolver(q, cell, tolerance=1e-6, backend="cpu")
+    solver.compute(rng.random(x.shape) @ cell)
+    found = solver.compute(x, charges=[q]).forces[0]
+    assert relative(found, ewald_sum(x, q, cell).forces) < 1e-6
+
+
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_more_groups_than_are_computed_at_once(backend):
     x, q, _ = system()

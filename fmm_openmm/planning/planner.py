@@ -332,14 +332,6 @@ class Planner:
         """Whether fields have shown if the precision of the present boxes suffices."""
         return self._ratio is not None
 
-    @property
-    def keeps_precision(self) -> bool:
-        """Whether fields have been examined and others would change neither precision nor
-        warnings: it is double precision, or a warning was given."""
-        boxes = self.latest
-        is_final = self.has_warned or bool(boxes and boxes.parameters.precision == "double")
-        return self.is_examined and is_final
-
     def examine(
         self, charges: np.ndarray, squares: float, cubes: float, potential_squares: float = 0.0
     ) -> Problem:
