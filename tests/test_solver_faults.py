@@ -4,6 +4,7 @@ Several solvers, and memory.
 """
 
 import gc
+import re
 import resource
 import sys
 import tracemalloc
@@ -140,6 +141,18 @@ def test_orders_beyond_the_range_of_floats_are_refused():
         fmm.UnsupportedError, match=r"^`order` 18 is too high for single precision: ask for"
     ):
         solver.compute([[0.1, 0.2, 0.3], [1.4, 1.5, 1.6]])
+
+
+@pytest.mark.parametrize("smoothing", [0.01, 0.02, 0.05])
+def test_the_tolerance_that_an_error_names_is_available(smoothing):
+    def solver(tolerance):
+        options = {"precision": "single", "smoothing": smoothing, "backend": "cpu"}
+        return CoulombSolver([1.0, -1.0], 2 * np.eye(3), tolerance=tolerance, **options)
+
+    with pytest.raises(ValueError, match="in single precision for these charges") as error:
+        solver(5e-6)
+    named = re.search(r"at least (\S+)", str(error.value))[1]
+    assert solver(float(named)).parameters.precision == "single"
 
 
 @pytest.mark.parametrize(("order", "near_radius"), [(18, None), (40, None), (16, 1.1)])

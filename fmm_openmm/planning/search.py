@@ -170,8 +170,10 @@ def search(
     reachable = noise.min()
     if reachable > request.rounding_tolerance:
         reachable *= request.tolerance / request.rounding_tolerance
+        unit = 10.0 ** np.floor(np.log10(reachable))
+        smallest = float(np.ceil(reachable / unit) * unit)
         raise ValueError(
-            f"`tolerance` must be at least {reachable:.1g} in single precision for these charges, "
+            f"`tolerance` must be at least {smallest:.1g} in single precision for these charges, "
             f"got {request.tolerance!r}: ask for `precision='double'`"
         )
     trials = [
