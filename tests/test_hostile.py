@@ -1,17 +1,17 @@
-"""Random systems that are hard for float32 or for a grid of boxes: the tolerance is kept, or a
-warning or an error tells what is lost."""
+"""Random systems that are hard for float32 or for a grid of boxes, and random sequences of
+operations: the tolerance is kept, or a warning or an error tells what is lost."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.hostile import KINDS, TOLERANCES, judge, system
+from tests.hostile import ALL, KINDS, TOLERANCES, verdict
 
 seeds, tolerances = st.integers(0, 2**32 - 1), st.sampled_from(TOLERANCES)
 
 
 def check(kind, seed, tolerance):
-    found = judge(system(kind, seed), tolerance)
+    found = verdict(kind, seed, tolerance)
     assert found.outcome != "missed", f"{found.ratio:.3g} times the tolerance"
 
 
@@ -28,7 +28,7 @@ def test_two_molecules():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_each_kind(kind):
     @settings(max_examples=17, deadline=None, derandomize=True)
     @given(seeds, tolerances)
