@@ -365,7 +365,8 @@ class OnSolver:
         if quantity == "refused" and step.exclusions is None:
             with suppress(ValueError):
                 solver.compute(np.tile(x[:1], (n, 1)), cell)
-        sets = np.array([q, rng.permutation(q)]) if quantity == "sets" else None
+        # the precision is chosen for the charges of the solver, and others are close to these
+        sets = q * rng.uniform(0.5, 1.0, (2, n)) if quantity == "sets" else None
         points = rng.random((5, 3)) @ step.cell if rng.random() < 0.3 else None
         virial = rng.random() < 0.2
         found = solver.compute(x, cell, charges=sets, points=points, virial=virial)
