@@ -19,7 +19,7 @@ from openmm import app, unit
 
 from fmm_openmm import CoulombSolver
 from fmm_openmm.oracle import ewald_sum
-from tests import hostile
+from tests import hostile_systems as hostile
 from tests.crystals import CRYSTALS
 from tests.systems import SYSTEMS, Built, build, charge_arrays
 

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.hostile import ALL, KINDS, TOLERANCES, verdict
+from tests.hostile import verdict
+from tests.hostile_sequences import SEQUENCES
+from tests.hostile_systems import KINDS, TOLERANCES
 
 seeds, tolerances = st.integers(0, 2**32 - 1), st.sampled_from(TOLERANCES)
 
@@ -28,7 +30,7 @@ def test_two_molecules():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", [*KINDS, *SEQUENCES])
 def test_each_kind(kind):
     @settings(max_examples=17, deadline=None, derandomize=True)
     @given(seeds, tolerances)
