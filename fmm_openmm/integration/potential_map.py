@@ -21,7 +21,7 @@ from fmm_openmm.integration.frame_tasks import FrameTasks, Given
 from fmm_openmm.integration.gaussian_charges import excess_of_points
 from fmm_openmm.integration.map_files import write_cube, write_dx
 from fmm_openmm.solver import CoulombSolver
-from fmm_openmm.units import BOHR, GAS_CONSTANT, HARTREE, VOLT
+from fmm_openmm.units import BOHR, GAS_CONSTANT, HARTREE, VOLT, strip_units
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -129,7 +129,8 @@ class PotentialMap:
         """
         file, kind = Path(path), Path(path).suffix.lower()
         check_choice(units, tuple(UNITS), "units")
-        temperature = check_number(temperature, "temperature", *TEMPERATURES)
+        kelvins = strip_units(temperature, "kelvin", "temperature")
+        temperature = check_number(kelvins, "temperature", *TEMPERATURES)
         if units != "kJ/mol/e" and kind != ".dx":
             raise ValueError(f"`units` must be 'kJ/mol/e' with {kind} files, got {units!r}")
         title = f"electrostatic potential, {units}, mean of {self.frames} frames"
@@ -138,7 +139,8 @@ class PotentialMap:
             write_dx(file, values, self.origin / ANGSTROM, self.steps / ANGSTROM, title)
         elif kind in (".cube", ".cub"):
             numbers, places = atoms or ((), np.zeros((0, 3)))
-            placed = [int(z) for z in numbers], np.reshape(places, (-1, 3)) / BOHR
+            places = check_numbers(places, "nanometer", "atoms").reshape(-1, 3)
+            placed = [int(z) for z in numbers], places / BOHR
             title = title.replace(units, "Hartree/e")
             write_cube(
                 file, self.values / HARTREE, self.origin / BOHR, self.steps / BOHR, placed, title
@@ -221,9 +223,9 @@ def potential_map(
             arrays of an AnalysisError are ``values``, ``origin`` and ``vectors``.
         ValueError: there are no frames, or a point lies on a charge.
     """
-    spacing = check_number(spacing, "spacing", *SPACINGS)
-    charge_width = check_number(charge_width, "charge_width", *WIDTHS)
-    margin = check_number(margin, "margin", *MARGINS)
+    spacing = _check_length(spacing, "spacing", SPACINGS)
+    charge_width = _check_length(charge_width, "charge_width", WIDTHS)
+    margin = _check_length(margin, "margin", MARGINS)
     work = FrameTasks(frames, solver_or_system, executor, progress, threads)
     if work.first is None:
         work.check({})
@@ -237,6 +239,12 @@ def potential_map(
     found = PotentialMap(total / count, grid.origin, region / count, len(work.done))
     work.check({name: getattr(found, name) for name in ("values", "origin", "vectors")})
     return found
+
+
+def _check_length(value, name: str, limits: tuple[float, float]) -> float:
+    """A number or ``Quantity`` as a float within limits, nm, else a ``TypeError`` or
+    ``ValueError``."""
+    return check_number(strip_units(value, "nanometer", name), name, *limits)
 
 
 def potentials_on_grid(

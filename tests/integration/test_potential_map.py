@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import openmm
 import pytest
+from openmm import unit
 from scipy import constants
 from scipy.special import erf
 
@@ -244,6 +245,27 @@ def test_values_in_a_row_are_whole_lines(tmp_path):
     PotentialMap(values, np.zeros(3), np.eye(3), 1).save(tmp_path / "map.cube")
     rows = (tmp_path / "map.cube").read_text().splitlines()[6:]
     assert [len(row.split()) for row in rows] == [6, 2] * 6
+
+
+def test_lengths_may_have_units(tmp_path):
+    solver = fmm.CoulombSolver([1.0, -1.0], np.diag([2.0, 2.0, 3.0]), boundary="slab")
+    frame = [[0.1, 0.2, 0.3], [0.5, 0.5, 0.6]]
+    plain, found = (
+        fmm.potential_map(
+            [frame], solver, 5 * nm, progress=False, margin=4 * nm, charge_width=2 * nm
+        )
+        for nm in (0.1, unit.angstrom)
+    )
+    assert np.array_equal(found.values, plain.values)
+    assert np.array_equal(found.vectors, plain.vectors)
+    plain.save(tmp_path / "plain.cube", atoms=([1], [[0.1, 0.2, 0.3]]))
+    found.save(tmp_path / "found.cube", atoms=([1], [[1, 2, 3]] * unit.angstrom))
+    assert (tmp_path / "found.cube").read_text() == (tmp_path / "plain.cube").read_text()
+    plain.save(tmp_path / "plain.dx", units="kT/e", temperature=310.0)
+    found.save(tmp_path / "found.dx", units="kT/e", temperature=310.0 * unit.kelvin)
+    assert (tmp_path / "found.dx").read_text() == (tmp_path / "plain.dx").read_text()
+    with pytest.raises(ValueError, match="`margin` must be in units of nanometer"):
+        fmm.potential_map([frame], solver, margin=unit.kelvin * 1.0, progress=False)
 
 
 def test_what_is_refused(stored, tmp_path):
