@@ -33,7 +33,8 @@ class AnalysisError(Exception):
     Attributes:
         frames: indices of the completed frames, ascending, from 0, shape (k,), int64.
         arrays: the return value of :func:`fmm_openmm.analyse` for the completed frames, with one
-            row per frame.
+            row per frame; of :func:`fmm_openmm.potential_map` the mean ``values`` of these frames,
+            ``origin`` and ``vectors``.
     """
 
     def __init__(self, message: str, frames: "np.ndarray", arrays: "dict[str, np.ndarray]"):

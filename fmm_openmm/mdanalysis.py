@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CoulombAnalysis(AnalysisBase):
-    """Coulomb energies, forces, potentials or fields of the frames of a trajectory.
+    """Coulomb energies, forces, potentials, fields or virials of the frames of a trajectory.
 
     The results are bitwise identical to those of :func:`fmm_openmm.analyse` for the same frames,
     with each of MDAnalysis' backends "serial", "multiprocessing" and "dask". The class requires
@@ -44,7 +44,7 @@ class CoulombAnalysis(AnalysisBase):
     Attributes:
         results: has an array for each quantity, by its name, with one row per frame: ``energy``
             (frames,), kJ/mol; ``forces`` and ``fields`` (frames, n, 3), kJ/mol/nm and kJ/mol/nm/e;
-            ``potentials`` (frames, n), kJ/mol/e.
+            ``potentials`` (frames, n), kJ/mol/e; ``virial`` (frames, 3, 3), kJ/mol.
 
     Raises:
         ValueError, TypeError, UnsupportedError: as :func:`fmm_openmm.analyse`.

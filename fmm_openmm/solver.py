@@ -118,9 +118,9 @@ class CoulombSolver:
 
     Raises:
         ValueError, TypeError: an argument is invalid; the message names argument and value.
-        UnsupportedError: backend "cuda" without CuPy or a GPU, a method, backend or ``m2l`` that
-            is not available with the other arguments, or a net charge in a slab, in a wire or with
-            ``surface_dielectric``.
+        UnsupportedError: backend "cuda" without CuPy or a GPU, a method, backend, ``m2l`` or
+            ``neutralization`` that is not available with the other arguments, or a net charge in a
+            slab, in a wire or with ``surface_dielectric``.
 
     Warns:
         DeprecationWarning: a method or ``m2l`` of the literature, which is there for comparison.
@@ -309,7 +309,8 @@ class CoulombSolver:
             box_vectors: shape (3, 3), nm, if they differ from those given at creation; None with an
                 open boundary. A uniform scaling costs nothing. Another shape rebuilds the lattice
                 operator, as do particles that leave the space covered by the boxes. A strain of
-                more than two percent has grid and parameters chosen anew.
+                more than two percent requires new boxes: grid and parameters are kept as far as the
+                error estimate allows.
             charges: K sets of charges in place of the solver's, shape (K, n), e. The result is a
                 :class:`ChargeSetsResult`, with the parameters and precision chosen for the solver's
                 charges. What depends on positions alone is computed once, for eight sets together

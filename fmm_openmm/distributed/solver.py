@@ -206,8 +206,9 @@ class DistributedSolver:
             ids: as of :meth:`compute`.
 
         Raises:
-            ValueError, TypeError: wrong shapes or values, or a net charge that the boundary cannot
-                have. Nothing changes then.
+            ValueError, TypeError: wrong shapes or values; nothing changes after this and all other
+                errors.
+            UnsupportedError: a net charge that the boundary does not allow.
         """
         comm = self._comm
         with shared_fate(comm):

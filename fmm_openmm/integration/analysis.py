@@ -56,9 +56,9 @@ def analyse(
             System.
         solver_or_system: a solver, which is left as it is; or charges, box and exclusions, of which
             a solver is made: with the options of the FMMForce of a System, else with the default
-            options. Or a function without arguments that returns a solver, for instance
-            ``functools.partial(charges.solver, backend="cuda")``: each worker calls it, so that it
-            may have a GPU where the caller has none.
+            options. Or a function without arguments that returns a solver and can be pickled, for
+            instance ``functools.partial(charges.solver, backend="cuda")``: each worker calls it, so
+            that it may have a GPU where the caller has none.
         quantities: any of "energy", "forces", "potentials", "fields" and "virial", the attributes
             of :class:`fmm_openmm.CoulombResult`.
         executor: computes frames in parallel: anything with the interface of

@@ -85,7 +85,8 @@ class FMMForce(ForceInContext):
 
     Raises:
         ValueError, TypeError: an option is invalid; the message names it.
-        UnsupportedError: an option is not available on this computer.
+        UnsupportedError: an option is not available on this computer, or ``neutralization`` with
+            this boundary.
     """
 
     @suggests_keywords(like=Options)

@@ -35,12 +35,13 @@ def pressure_tensor(
 
     V is the volume of the box, which for a slab or wire includes the vacuum. The sum runs over
     molecules or atoms with momenta p and masses M. The strain e moves molecules as a whole, or
-    atoms, and the box vectors: :math:`x_i \to x_i + e_{ij} x_j`. Its elements on and above the
-    diagonal are minus those of OpenMM's ``MonteCarloFlexibleBarostat.computeStressTensor``, but no
-    barostat is needed. (On GPUs that method of OpenMM 8.6.1 displaces molecules outside of the cell
-    and is wrong by some hundred bar; this function accepts molecules anywhere.) The instantaneous
-    molecular tensor is symmetric only on average; ``(P + P.T) / 2`` is symmetric and has the same
-    average. One third of the trace is the pressure.
+    atoms, and the box vectors: :math:`x_i \to x_i + e_{ij} x_j`. Elements of P on and above the
+    diagonal are minus those of OpenMM's ``MonteCarloFlexibleBarostat.computeStressTensor``, whose
+    argument ``includeKinetic`` is ``kinetic`` here, but no barostat is needed. (On GPUs that method
+    of OpenMM 8.6.1 displaces molecules outside of the cell and is wrong by some hundred bar; this
+    function accepts molecules anywhere.) The instantaneous molecular tensor is symmetric only on
+    average; ``(P + P.T) / 2`` is symmetric and has the same average. One third of the trace is the
+    pressure.
 
     Each virial is computed in the cheapest exact way:
 

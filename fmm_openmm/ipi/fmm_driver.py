@@ -51,6 +51,8 @@ class FMMDriver(Dummy_driver):
     Raises:
         OSError: the file cannot be read.
         ValueError, TypeError: an option or the file is invalid, or the number of atoms differs.
+        UnsupportedError: at the first structure, a slab or wire has a net charge that nothing
+            neutralises, or ``neutralization`` does not fit the boundary.
     """
 
     @suggests_keywords(like=Request, without=("tolerance", "precision"))

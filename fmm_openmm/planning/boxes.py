@@ -9,8 +9,8 @@ them. New boxes are chosen only when the particles outgrow them or shrink to a f
 Boxes over a whole cell, and those of a slab, deform with it. A uniform scaling changes nothing. A
 strain of at most :data:`fmm_openmm.box.MAX_STRAIN` from the cell that the boxes were chosen for
 keeps grid, parameters and near stencil, so that a barostat's trial moves change only the lattice
-operator. A larger strain has grid and parameters chosen anew for the strained cell, which then is
-the reference: a cell that fluctuates about the limit does not make them alternate.
+operator. With a larger strain boxes are chosen for the strained cell, which then is the reference:
+a cell that fluctuates about the limit does not make them alternate.
 """
 
 import math
