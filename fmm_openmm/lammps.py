@@ -90,7 +90,7 @@ def attach(
 ) -> None:
     r"""Add the Coulomb interaction of all charges to a LAMMPS simulation.
 
-    .. math:: U = k_e \sum_{i<j} \sum_n{}' \frac{q_i q_j}{|x_i - x_j - n|}
+    .. math:: U = \frac{k_e}{2} \sum_{i,j} \sum_n{}' \frac{q_i q_j}{|x_i - x_j - n|}
                   - k_e \sum_{(i,j)\ special} (1 - f_{ij}) \frac{q_i q_j}{r_{ij}}
 
     with the Coulomb constant of LAMMPS, dielectric constant included, the factors f of

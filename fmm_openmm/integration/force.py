@@ -66,9 +66,9 @@ class FMMForce(ForceInContext):
       ``fmm_revision``, which is part of States and checkpoints and of
       ``reinitialize(preserveState=True)``. Loading these restores the charges of that update; for
       charges set since, call it again. Charges are remembered for the Contexts that were updated,
-      and for the last eight updates in use. Loading a State that needs other charges of this
-      process raises an error. A State from before any update, or of a Context without an FMMForce,
-      does not change the charges.
+      and for the last eight updates in use. After loading a State that needs other charges of this
+      process an evaluation raises an error. A State from before any update, or of a Context without
+      an FMMForce, does not change the charges.
     - A PythonForce does not know the precision of its Context, so ``precision="auto"`` depends on
       the tolerance. On the native bridge it is double in Contexts of double precision.
     - Inside a ``CustomCVForce`` or ``ATMForce`` OpenMM evaluates a copy. Global parameters reach

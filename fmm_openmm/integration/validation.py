@@ -114,8 +114,8 @@ def validate(
             Yeh and Berkowitz; a wire has no PME. Without periodic boundary conditions "direct" (the
             default), the sum over all pairs, or "nocutoff", the same by the Reference platform.
         tolerance: largest relative RMS force error. If neither this nor any of the following
-            options is given, the options of the System's FMMForce are used; otherwise options
-            that are not given have the defaults of :class:`fmm_openmm.FMMForce`.
+            options but ``boundary`` is given, the options of the System's FMMForce are used;
+            otherwise options that are not given have the defaults of :class:`fmm_openmm.FMMForce`.
         boundary: along which box vectors the charges have images, as in
             :class:`fmm_openmm.FMMForce`; None for that of the System.
         precision: "single", "double" or "auto".

@@ -178,15 +178,15 @@ class SolverOptions:
     order: int | None = option(
         None,
         "order of the expansions",
-        ". If None, this and the next four are chosen for the tolerance",
+        ". If None, this and the next three are chosen for the tolerance",
         kind=int,
         limits=(1, MAX_ORDER),
     )
     grid: tuple[int, int, int] | Sequence[Sequence[int]] | None = option(
         None,
         "numbers of boxes along a, b and c",
-        ", or the 3 x 3 integer matrix of the box lattice. With an open boundary the grid is "
-        "chosen for the particles and cannot be given",
+        ", or the 3 x 3 integer matrix of the box lattice. Where the boundary is not periodic "
+        "along all three, the grid is chosen for the particles and cannot be given",
         kind=int,
         check=counts_matrix,
         nargs=3,
@@ -205,7 +205,11 @@ class SolverOptions:
         limits=(0.0, 0.2),
     )
     levels: int | None = option(
-        None, "levels of an octree below the grid", kind=int, limits=(0, MAX_LEVELS)
+        None,
+        "levels of an octree below the grid",
+        "; none by default",
+        kind=int,
+        limits=(0, MAX_LEVELS),
     )
     precision: str = option(
         "auto",
