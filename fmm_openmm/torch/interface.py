@@ -106,7 +106,8 @@ def evaluate(
 
     Raises:
         ValueError, TypeError: an argument is invalid; the message names argument and value.
-        UnsupportedError: a device other than the CPU and NVIDIA GPUs.
+        UnsupportedError: a device other than the CPU and NVIDIA GPUs, or a net charge in a slab or
+            wire.
 
     Example:
         >>> x = torch.tensor([[0.0, 0.0, 0.0], [0.3, 0.0, 0.0]], dtype=torch.float64)
