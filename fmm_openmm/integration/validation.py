@@ -108,7 +108,7 @@ def validate(
         positions: shape (n, 3), nm. Molecules must be whole: PME's energy of an exception across
             the box face depends on its splitting parameter.
         reference: with periodic boundary conditions "ewald" (the default), an Ewald sum converged
-            to rounding (about half a minute for 50,000 particles on two cores), or "pme", the
+            to rounding (less than half a minute for 50,000 particles on two cores), or "pme", the
             Reference platform's PME at a tight tolerance, unless its grid would be too large. PME
             of a slab is that of a box with vacuum of 2.5 times its longest period, corrected after
             Yeh and Berkowitz; a wire has no PME. Without periodic boundary conditions "direct" (the
