@@ -40,7 +40,7 @@ def analyse(
     translated by the box vectors without images until they are contiguous, as by
     :class:`fmm_openmm.FMMForce`, and then translated together to the image next to the particles of
     the first frame. This is done with the box vectors of the System for frames without box vectors;
-    with a solver the positions of such frames are used as they are.
+    otherwise the positions of such frames are used as they are.
 
     Boxes, parameters and precision of a frame depend only on that frame and on the first one. The
     results are therefore bitwise identical with any executor and without one, on processors and
