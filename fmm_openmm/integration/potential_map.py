@@ -215,8 +215,8 @@ def potential_map(
         charge_width: standard deviation w of the Gaussian charges, nm; 0 for point charges. With
             ``spacing`` or more, averages of the map are those of the potential. The mean over a
             periodic cell of volume V with the net charge Q is then :math:`-2 \pi k_e w^2 Q / V`.
-            In single precision values at 0.001 nm from a charge of water have errors of up to
-            2 kJ/mol/e, which grow with the inverse square of the distance.
+            In single precision values at 0.001 nm from a charge of water have errors of a few
+            kJ/mol/e, which grow with the inverse square of the distance.
 
     Raises:
         ValueError, TypeError, UnsupportedError, AnalysisError: as :func:`fmm_openmm.analyse`; the
