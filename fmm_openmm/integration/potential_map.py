@@ -242,8 +242,11 @@ def potential_map(
 
 
 def _check_length(value, name: str, limits: tuple[float, float]) -> float:
-    """A number or ``Quantity`` as a float within limits, nm, else a ``TypeError`` or
-    ``ValueError``."""
+    """A length, also as a ``Quantity``, as a float, nm.
+
+    Raises:
+        TypeError, ValueError: it is no length, or not within the limits.
+    """
     return check_number(strip_units(value, "nanometer", name), name, *limits)
 
 
