@@ -320,7 +320,7 @@ class DistributedSolver:
                 squares, cubes, faults, undefined, twice_energy = found.sums
                 if undefined and stays:
                     agree(comm, lambda: self._check_extent(x))
-                if self._suffices(boxes.parameters, squares, cubes):
+                if self._suffices(boxes.parameters, squares, cubes, found.potential_squares):
                     break
             potentials, fields, forces = found.potentials, found.fields, found.forces
             if faults:
@@ -400,15 +400,20 @@ class DistributedSolver:
 
         return agree(comm, lambda: GpuStages(comm, specification, charges, links, gpu))
 
-    def _suffices(self, parameters: FMMParameters, squares: float, cubes: float) -> bool:
-        """Whether the parameters suit the fields, given their sums; if not, the next plan has other
-        boxes."""
-        if self._limits and self._limits.hold(squares, cubes):
+    def _suffices(
+        self, parameters: FMMParameters, squares: float, cubes: float, potential_squares: float
+    ) -> bool:
+        """Whether the parameters suit the fields and potentials, given their sums; if not, the next
+        plan has other boxes."""
+        # the limits know nothing about potentials
+        if self._limits and not potential_squares and self._limits.hold(squares, cubes):
             return True
 
         def examine() -> tuple[ForceLimits | None, FMMParameters]:
             planner, charges = self._planner, self._all_charges
-            suits = planner.accepts_forces(charges, squares, cubes)
+            suits = planner.accepts_forces(
+                charges, squares, cubes, potential_squares=potential_squares
+            )
             limits = planner.force_limits(charges) if suits else None
             return limits, planner.with_forces(parameters)
 

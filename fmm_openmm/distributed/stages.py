@@ -39,7 +39,7 @@ from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.distributed.communication import exchange, exchange_rows, from_first, summed
 from fmm_openmm.distributed.sharing import BoxShares, even_ranges
 from fmm_openmm.driver import evaluate
-from fmm_openmm.expansions.error import force_sums
+from fmm_openmm.expansions.error import force_sums, potential_squares
 from fmm_openmm.results import in_units
 from fmm_openmm.specification import Specification
 
@@ -105,6 +105,9 @@ class RankResults:
             :func:`fmm_openmm.expansions.error.force_sums`, the numbers of charges and of particles
             whose potential is undefined, and twice the energy.
         work: traceless part of the virial of all ranks, in units of the box width, if computed.
+        potential_squares: q^2 phi^2 as of :func:`fmm_openmm.expansions.error.potential_squares`,
+            summed over the particles of all ranks; 0 where it does not matter or, on GPUs, is not
+            known.
     """
 
     potentials: Any
@@ -113,6 +116,7 @@ class RankResults:
     energy: Any
     sums: list[float]
     work: np.ndarray | None = None
+    potential_squares: float = 0.0
 
 
 class DistributedStages(CpuStages):
@@ -156,13 +160,15 @@ class DistributedStages(CpuStages):
         else:
             potentials, fields = self.evaluate(positions, width)
         squares, cubes = force_sums(charges, fields)
+        matter = self.smoothing > 0.0 and self.dtype == np.float32
+        steps = potential_squares(charges, potentials) if matter else 0.0
         undefined = in_units(potentials, fields, width, 1.0, largest)
         faults = np.count_nonzero(undefined & (charges != 0.0)), np.count_nonzero(undefined)
-        sums = np.array([squares, cubes, *faults, inner(charges, potentials)])
+        sums = np.array([squares, cubes, *faults, inner(charges, potentials), steps])
         forces = charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
-        totals = summed(self._comm, sums).tolist()
-        return RankResults(potentials, fields, forces, 0.5 * totals[-1], totals, work)
+        *totals, steps = summed(self._comm, sums).tolist()
+        return RankResults(potentials, fields, forces, 0.5 * totals[-1], totals, work, steps)
 
     def evaluate(self, positions, width):
         """Potentials (n,) and fields (n, 3) at the particles of this rank, see

@@ -275,16 +275,23 @@ class Planner:
         return self._adopts(problem, cell, fits)
 
     def accepts_forces(
-        self, charges: np.ndarray, squares: float, cubes: float, cell: np.ndarray | None = None
+        self,
+        charges: np.ndarray,
+        squares: float,
+        cubes: float,
+        cell: np.ndarray | None = None,
+        potential_squares: float = 0.0,
     ) -> bool:
         """Whether the parameters remain suitable for the forces of the last plan; if not, the next
         plan has new boxes.
 
         Args:
-            charges, squares, cubes: as of :meth:`examine`.
+            charges, squares, cubes, potential_squares: as of :meth:`examine`.
             cell: cell which new boxes are chosen for; by default that of the problem.
         """
-        return not self._used or self._adopts(self.examine(charges, squares, cubes), cell)
+        return not self._used or self._adopts(
+            self.examine(charges, squares, cubes, potential_squares), cell
+        )
 
     def force_limits(self, charges: np.ndarray) -> ForceLimits:
         """Limits for charges, shape (n,), e, within which :meth:`accepts_forces` need not be asked

@@ -19,10 +19,12 @@ from fmm_openmm.backends.cuda.pipeline.ranks import (
     build_rank,
 )
 from fmm_openmm.backends.cuda.program import Share
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice
 from fmm_openmm.distributed.patterns import Patterns
 from fmm_openmm.distributed.sharing import even_ranges
 from fmm_openmm.distributed.stages import Links
+from fmm_openmm.oracle import partial_ewald_sum
 from fmm_openmm.specification import Specification
 from tests.compiler import COMPILER
 from tests.emulator import DEVICE, Emulator
@@ -249,6 +251,29 @@ def test_expected_errors_are_relative_to_the_forces():
     expected = one.parameters.expected_error
     assert expected > 3 * of_liquid
     assert ranks.parameters.expected_error == pytest.approx(expected, rel=1e-6)
+
+
+def test_layers_of_opposite_charge_with_smoothing():
+    """Single precision suffices until they are far apart and their potentials large."""
+    from mpi4py import MPI
+
+    from fmm_openmm.distributed import DistributedSolver
+
+    rng = np.random.default_rng(7)
+    x, q, box = rng.random((60, 3)), np.tile([1.0, -1.0], 30), np.diag([1.0, 1.0, 300.0])
+    apart = x + np.outer(q < 0, [0.0, 0.0, 150.0])
+    exact = partial_ewald_sum(apart, q, Boundary.from_name("slab").cell(box)).forces
+    options = {"tolerance": 1e-4, "boundary": "slab", "smoothing": 0.00625}
+    solver = DistributedSolver(MPI.COMM_SELF, q, box, **options)
+    x[0, 2] += 150.0  # within boxes that cover both layers
+    solver.compute(x)
+    assert solver.parameters.precision == "single"
+    error = np.linalg.norm(solver.compute(apart).forces - exact) / np.linalg.norm(exact)
+    assert error < 1e-4
+    assert solver.parameters.precision == "double"
+    single = DistributedSolver(MPI.COMM_SELF, q, box, precision="single", **options)
+    with pytest.warns(UserWarning, match="out of reach in single precision"):
+        single.compute(apart)
 
 
 def test_positions_of_two_images_of_a_slab_are_warned_of():
