@@ -11,11 +11,12 @@ import fmm_openmm.evaluation
 from fmm_openmm import CoulombSolver
 from fmm_openmm.backends.cpu import CpuStages
 from fmm_openmm.backends.reference import ReferenceStages
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice, PaddedLattice, box_width
 from fmm_openmm.driver import evaluate
 from fmm_openmm.implementations import M2L, names
 from fmm_openmm.octree import PARITIES, Octree, children, is_nested, parities
-from fmm_openmm.oracle import direct_sum, ewald_sum
+from fmm_openmm.oracle import direct_sum, ewald_sum, partial_ewald_sum
 from fmm_openmm.planning.cost import CPU_COST
 from fmm_openmm.specification import Specification
 from tests.support.cells import DODECAHEDRON, OCTAHEDRON
@@ -293,6 +294,19 @@ def test_another_shape_and_charges():
     expected = ewald_sum(x, 2 * q, cell, pairs)
     solver.set_charges(2 * q)
     assert relative(solver.compute(x, cell).forces, expected.forces) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("edges", "levels", "order"), [((1.9, 1.9, 0.4), 2, None), ((0.13, 0.63, 0.63), 3, 20)]
+)
+def test_few_charges_in_a_slab(edges, levels, order):
+    """Levels need more boxes than charges; boxes so long that there are fewer would diverge."""
+    rng = np.random.default_rng(1)
+    x, q, cell = rng.random((14, 3)) * edges, np.tile([1.0, -1.0], 7), np.diag(edges)
+    exact = partial_ewald_sum(x, q, Boundary.from_name("bc").cell(cell)).forces
+    given = {"levels": levels, "order": order, "backend": "cpu"}
+    solver = CoulombSolver(q, cell, tolerance=1e-5, boundary="bc", **given)
+    assert relative(solver.compute(x).forces, exact) < 1e-5
 
 
 def test_the_automatic_choice_is_one_level():

@@ -36,6 +36,11 @@ MAX_DEFORMATION = 3.0
 far apart, a longer box has its neighbours beyond the largest near radius and thousands of images
 within it."""
 
+MAX_DEFORMATION_OF_LEVELS = 1.3
+"""The same with levels, unless all boxes are deformed more. Levels set a smallest number of boxes
+along the cell, so that wider boxes are only longer along axes without images, and expansions
+between long boxes side by side diverge."""
+
 MIN_LONG = 1024
 """Boxes that are always allowed where fewer would be deformed more than that."""
 
@@ -99,6 +104,8 @@ def cover(
         extent *= 1.0 + GROWTH * kept.outgrown(extent)
     padded = np.array((True, True, True) if boundary.fills_space else boundary.free)
     grids = list(_grids(positions, extent, request.levels or 0, padded, cell))
+    if request.levels:
+        grids = [grid for grid in grids if grid.deformation <= MAX_DEFORMATION_OF_LEVELS] or grids
     if boundary.fills_space:
         closest = request.near_radius or NEAR_RADII[0]
         grids = [grid for grid in grids if _is_alone(grid.lattice(closest))]
@@ -237,6 +244,10 @@ def _grids(
     is_narrow = not is_compact(*_layout(extent, width, levels, cell, padded))
     if is_narrow:
         width = min(width, first_width(4 * MIN_LONG))  # two boxes across count as one
+    is_divided = levels > 0 and not padded.all()
+    if is_divided:  # there are 2^levels boxes or more along the cell, however wide they are
+        finest = float(np.diag(cell)[~padded].min()) / 2**levels
+        width = min(width, max(finest, first_width(MAX_BOXES)))
 
     def grid(counts: np.ndarray, boxes: np.ndarray, width: float) -> _RegionGrid:
         lattice = partial(
@@ -259,7 +270,7 @@ def _grids(
             found = grid(*layout)
             if found.per_box > MAX_PER_BOX and len(seen) > 2:
                 break
-            if found.per_box > 1.4 or seen or is_narrow:
+            if found.per_box > 1.4 or seen or is_narrow or is_divided:
                 seen.add(layout[0].tobytes())
                 yield found
         width *= STEP
