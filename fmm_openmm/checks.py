@@ -283,8 +283,11 @@ def check_choice(value, choices: tuple[str | None, ...], name: str) -> str:
     return value
 
 
-def check_number(value, name: str, low: float, high: float) -> float:
-    """``value`` as a float within [low, high], else a ``TypeError`` or ``ValueError``."""
+def check_number(value, name: str, low: float, high: float, dimension: str | None = None) -> float:
+    """``value`` as a float within [low, high], else a ``TypeError`` or ``ValueError``. With a
+    ``dimension`` it may be a ``Quantity``, as in :func:`check_numbers`."""
+    if dimension is not None:
+        value = strip_units(value, dimension, name)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"`{name}` must be a number, got {value!r}")
     if not low <= value <= high:  # type: ignore[operator]  # of Real

@@ -161,8 +161,7 @@ def _check_gromacs_exclusions(structure) -> None:
             continue
         for atom in molecule.atoms:
             bonded = _within_bonds(atom, 3)
-            wanted = bonded if nrexcl == 3 else _within_bonds(atom, nrexcl)
-            wanted = wanted | set(atom._exclusion_partners)
+            wanted = _within_bonds(atom, nrexcl) | set(atom._exclusion_partners)
             for other in wanted - bonded:
                 raise ValueError(
                     f"`structure` lacks exclusions of {name}, such as that of {atom.name} and "
@@ -221,10 +220,8 @@ def from_mdanalysis(universe, bonds=None) -> dict:
 def _bonds_around(atoms) -> np.ndarray:
     """The bonds of an ``MDAnalysis.AtomGroup`` over which three bonds lead from one of its atoms to
     another, also through atoms outside the group, shape (m, 2)."""
-    every = atoms.universe.atoms
-    if len(atoms) == len(every):
-        return atoms.intra_bonds.indices
-    return every[np.union1d(atoms.indices, atoms.bonds.indices)].bonds.indices
+    around = np.union1d(atoms.indices, atoms.bonds.indices)
+    return atoms.universe.atoms[around].bonds.indices
 
 
 def check_lengths(reader) -> None:

@@ -160,15 +160,16 @@ class DistributedStages(CpuStages):
         else:
             potentials, fields = self.evaluate(positions, width)
         squares, cubes = force_sums(charges, fields)
-        matter = self.smoothing > 0.0 and self.dtype == np.float32
-        steps = potential_squares(charges, potentials) if matter else 0.0
+        is_smoothed = self.smoothing > 0.0 and self.dtype == np.float32
+        of_potentials = potential_squares(charges, potentials) if is_smoothed else 0.0
         undefined = in_units(potentials, fields, width, 1.0, largest)
         faults = np.count_nonzero(undefined & (charges != 0.0)), np.count_nonzero(undefined)
-        sums = np.array([squares, cubes, *faults, inner(charges, potentials), steps])
+        sums = np.array([squares, cubes, *faults, inner(charges, potentials), of_potentials])
         forces = charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
-        *totals, steps = summed(self._comm, sums).tolist()
-        return RankResults(potentials, fields, forces, 0.5 * totals[-1], totals, work, steps)
+        *totals, of_potentials = summed(self._comm, sums).tolist()
+        energy = 0.5 * totals[-1]
+        return RankResults(potentials, fields, forces, energy, totals, work, of_potentials)
 
     def evaluate(self, positions, width):
         """Potentials (n,) and fields (n, 3) at the particles of this rank, see

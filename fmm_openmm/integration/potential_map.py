@@ -21,7 +21,7 @@ from fmm_openmm.integration.frame_tasks import FrameTasks, Given
 from fmm_openmm.integration.gaussian_charges import excess_of_points
 from fmm_openmm.integration.map_files import write_cube, write_dx
 from fmm_openmm.solver import CoulombSolver
-from fmm_openmm.units import BOHR, GAS_CONSTANT, HARTREE, VOLT, strip_units
+from fmm_openmm.units import BOHR, GAS_CONSTANT, HARTREE, VOLT
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -129,8 +129,7 @@ class PotentialMap:
         """
         file, kind = Path(path), Path(path).suffix.lower()
         check_choice(units, tuple(UNITS), "units")
-        kelvins = strip_units(temperature, "kelvin", "temperature")
-        temperature = check_number(kelvins, "temperature", *TEMPERATURES)
+        temperature = check_number(temperature, "temperature", *TEMPERATURES, "kelvin")
         if units != "kJ/mol/e" and kind != ".dx":
             raise ValueError(f"`units` must be 'kJ/mol/e' with {kind} files, got {units!r}")
         title = f"electrostatic potential, {units}, mean of {self.frames} frames"
@@ -223,9 +222,9 @@ def potential_map(
             arrays of an AnalysisError are ``values``, ``origin`` and ``vectors``.
         ValueError: there are no frames, or a point lies on a charge.
     """
-    spacing = _check_length(spacing, "spacing", SPACINGS)
-    charge_width = _check_length(charge_width, "charge_width", WIDTHS)
-    margin = _check_length(margin, "margin", MARGINS)
+    spacing = check_number(spacing, "spacing", *SPACINGS, "nanometer")
+    charge_width = check_number(charge_width, "charge_width", *WIDTHS, "nanometer")
+    margin = check_number(margin, "margin", *MARGINS, "nanometer")
     work = FrameTasks(frames, solver_or_system, executor, progress, threads)
     if work.first is None:
         work.check({})
@@ -239,15 +238,6 @@ def potential_map(
     found = PotentialMap(total / count, grid.origin, region / count, len(work.done))
     work.check({name: getattr(found, name) for name in ("values", "origin", "vectors")})
     return found
-
-
-def _check_length(value, name: str, limits: tuple[float, float]) -> float:
-    """A length, also as a ``Quantity``, as a float, nm.
-
-    Raises:
-        TypeError, ValueError: it is no length, or not within the limits.
-    """
-    return check_number(strip_units(value, "nanometer", name), name, *limits)
 
 
 def potentials_on_grid(
