@@ -22,7 +22,7 @@ from fmm_openmm.checks import (
     check_positions,
 )
 from fmm_openmm.errors import UnsupportedError, warn
-from fmm_openmm.expansions.error import force_sums, potential_squares
+from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.implementations import M2L, check_m2l
 from fmm_openmm.planning.boxes import Boxes, Region
 from fmm_openmm.planning.cost import CPU_COST, CUDA_COST
@@ -54,6 +54,10 @@ MORE_ORDERS = 5
 
 MAX_MEASURED_ORDER = MAX_ORDER - MORE_ORDERS
 """Highest order whose errors can be measured; chosen orders are lower."""
+
+SETS_PER_EXAMINATION = 20
+"""Calls with sets of charges on a device of which the first also evaluates the solver's own
+charges, whose forces are examined. That takes as long as the matrix of three sets."""
 
 
 class Evaluation:
@@ -91,6 +95,7 @@ class Evaluation:
     _last: tuple[int, Any] | None  # of the last evaluation on the device: choice and evaluator
     _limits: tuple[BoxLattice, ForceLimits] | None  # boxes of a plan, and limits of its forces
     _looks_back = True  # examines the forces on the device at the next evaluation
+    _sets_left: int  # calls with sets of charges before the next examination
 
     def __init__(
         self,
@@ -150,7 +155,7 @@ class Evaluation:
         one, and are examined at once."""
         made = shallow_copy(self)
         made.planner, made.evaluators = shallow_copy(self.planner), dict(self.evaluators)
-        made._last, made._looks_back = None, False
+        made._last, made._looks_back, made._sets_left = None, False, 0
         made.variants = {name: variant.separate() for name, variant in self.variants.items()}
         return made
 
@@ -381,7 +386,7 @@ class Evaluation:
             result = self.sets(positions, cell, charges, False, points, virial)
             return replace(result, potentials=None)
         if points is None and not virial:
-            matrix: Any = self.matrix(positions, cell)
+            matrix: Any = self.matrix(positions, cell, is_kept=False)
             found = matrix.evaluate(charges, fields) if potentials else matrix.energies(charges)
             return like(found, positions)
         chosen, x = self, check_positions(to_host(positions), self._count)
@@ -427,20 +432,24 @@ class Evaluation:
         return errors
 
     def matrix(
-        self, positions, cell: np.ndarray, points: np.ndarray | None = None
+        self, positions, cell: np.ndarray, points: np.ndarray | None = None, is_kept: bool = True
     ) -> CoulombMatrix | DeviceCoulombMatrix:
         """The Coulomb matrix at these positions, which evaluates sets of charges; on the host also
         at points. The solver's own charges are evaluated first, since their forces decide on
-        parameters and precision; on a device only if none have been examined with these
-        parameters."""
+        parameters and precision; on a device, unless the matrix is kept or takes long to use, once
+        in :data:`SETS_PER_EXAMINATION` calls and without waiting for it."""
         if self._stays_on_device(positions) and not self.planner.problem.request.levels:
-            if not self.planner.is_examined:
-                self._retried(lambda: self._evaluated(positions, cell))
             with EVALUATION:
-                plan = self.planner.plan(positions, cell)
-                evaluator = self._evaluator_for(plan)
-                particles = evaluator.charge_sets(positions, plan.boxes.width, plan.boxes.origin)
-            return DeviceCoulombMatrix(particles)
+                self._look_back()
+            if is_kept or not self._sets_left or not self.planner.is_examined:
+                self._retried(lambda: self._evaluated(positions, cell, waits=is_kept))
+            if self.backend == "cuda":  # else the memory of the GPU did not suffice
+                with EVALUATION:
+                    self._sets_left -= 1
+                    plan = self.planner.plan(positions, cell)
+                    evaluator, boxes = self._evaluator_for(plan), plan.boxes
+                    particles = evaluator.charge_sets(positions, boxes.width, boxes.origin)
+                return DeviceCoulombMatrix(particles)
         positions = check_positions(to_host(positions), self._count)
         self._retried(lambda: self._evaluated(positions, cell, points=points))
         with EVALUATION:
@@ -502,11 +511,12 @@ class Evaluation:
         cell: np.ndarray,
         virial: bool = False,
         points: np.ndarray | None = None,
+        waits: bool = False,
     ) -> CoulombResult:
         """The result, also at points on the host where :meth:`_for_points` has chosen this
-        evaluation."""
+        evaluation. With ``waits`` forces on a device are examined at once."""
         if self._stays_on_device(positions):
-            return self._evaluated_on_device(positions, cell, virial)
+            return self._evaluated_on_device(positions, cell, virial, waits)
         positions = check_positions(to_host(positions), self._count)
         width, max_potential, work = 1.0, MAX_POTENTIAL, None
         if self.method == "fmm":
@@ -535,11 +545,10 @@ class Evaluation:
         :meth:`Planner.examine`; potentials matter with smoothing only. Points that its load counts
         are particles without charge."""
         points, charges = self.planner.problem.load.particles - self._count, self.charges
-        sums = force_sums(charges, fields)
-        counted = np.append(charges, np.zeros(points)) if points else charges
         is_smoothed = self.planner.latest.parameters.smoothing > 0.0
-        squares = potential_squares(charges, potentials) if is_smoothed else 0.0
-        return self.planner.examine(counted, *sums, squares)
+        sums = force_sums(charges, fields, potentials if is_smoothed else None)
+        counted = np.append(charges, np.zeros(points)) if points else charges
+        return self.planner.examine(counted, *sums)
 
     def _stays_on_device(self, positions) -> bool:
         """Whether positions are evaluated where they are, on a device."""
@@ -561,10 +570,12 @@ class Evaluation:
         x = plan.problem.gather(positions, cell, boxes.centre) - boxes.origin
         return x, largest_potential(boxes.width)
 
-    def _evaluated_on_device(self, positions, cell: np.ndarray, virial: bool) -> CoulombResult:
+    def _evaluated_on_device(
+        self, positions, cell: np.ndarray, virial: bool, waits: bool
+    ) -> CoulombResult:
         if self.method != "fmm":
             return self._summed_on_device(positions)
-        return self._suited(lambda: self._placed_on_device(positions, cell, virial))
+        return self._suited(lambda: self._placed_on_device(positions, cell, virial), waits)
 
     def _placed_on_device(
         self, positions, cell: np.ndarray, virial: bool
@@ -595,8 +606,9 @@ class Evaluation:
     def _forget_forces(self) -> None:
         """Forget the last evaluation on the device and the limits of its forces."""
         self._last = self._limits = None
+        self._sets_left = 0
 
-    def _suited(self, evaluate: Callable[[], tuple[Any, T]]) -> T:
+    def _suited(self, evaluate: Callable[[], tuple[Any, T]], waits: bool = False) -> T:
         """The result of an evaluation on the device, with parameters that suit its forces.
 
         An evaluation is waited for, and its forces are examined, if it is the first with its
@@ -605,15 +617,17 @@ class Evaluation:
 
         Args:
             evaluate: returns the evaluator, whose work it has queued, and the result.
+            waits: whether to wait in any case.
         """
         self._look_back()
+        self._sets_left = SETS_PER_EXAMINATION
         while True:
             evaluator, result = evaluate()
             is_examined, problem = self.planner.is_examined, self.planner.problem
-            waits = not (is_examined and self._looks_back) or problem.uses_region
-            if waits:
+            examines = waits or not (is_examined and self._looks_back) or problem.uses_region
+            if examines:
                 evaluator.wait()
-            if not waits or self._suits(evaluator):
+            if not examines or self._suits(evaluator):
                 self._last = self.planner.choices[0], evaluator
                 return result
 

@@ -8,8 +8,8 @@
 //                  to OpenMM's as 64-bit fixed-point numbers, by atomics because kernels on other
 //                  streams may add to them at the same time. A thread per atom
 //
-// With the energy come the sums of q^2 E^2 and q^2 |E|^3, in charges over squares of box widths,
-// from which the host tells whether the parameters suit the forces. These two are sums over
+// With the energy come the sums of q^2 E^2, q^2 |E|^3 and q^2 phi^2, in units of charges and box
+// widths, from which the host tells whether the parameters suit the forces. These are sums over
 // particles of which the device computes all results.
 //
 // With VIRIAL, gather also sums the virial, minus the derivative of the energy U with respect to a
@@ -27,16 +27,16 @@
 #include "common/part_results.cuh"
 #if VIRIAL
 #include "common/strain.cuh"
-#define SUMS (3 + GENERATORS)
+#define SUMS (4 + GENERATORS)
 #else
-#define SUMS 3
+#define SUMS 4
 #endif
 
 #define BLOCK 256
 
-// Terms of the sums: the energy of a particle of charge q and, where its result is whole, q^2 E^2
-// and q^2 |E|^3.
-__device__ __forceinline__ void set_terms(double* sums /* [3] */, real q, const Result& result,
+// Terms of the sums: the energy of a particle of charge q and, where its result is whole, q^2 E^2,
+// q^2 |E|^3 and q^2 phi^2, the last one with phi in kJ/mol/e.
+__device__ __forceinline__ void set_terms(double* sums /* [4] */, real q, const Result& result,
                                           const Parameters* __restrict__ parameters) {
     sums[0] = 0.5 * double(q) * double(result.sum.x);
     if (!result.whole) return;
@@ -44,6 +44,7 @@ __device__ __forceinline__ void set_terms(double* sums /* [3] */, real q, const 
                y = scale * result.sum.z, z = scale * result.sum.w, square = x * x + y * y + z * z;
     sums[1] = double(q) * double(q) * double(square);
     sums[2] = sums[1] * double(sqrt(square));
+    sums[3] = 4 * sums[0] * sums[0];
 }
 
 #if VIRIAL
@@ -75,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
            const real* __restrict__ charges, real* __restrict__ potentials /* (n) */,
            double* partial /* (blocks, SUMS) */, int* ticket /* zeroed */,
            double* __restrict__ energy /* (1) */,
-           double* __restrict__ force_sums /* (2), in the CPU's memory */,
+           double* __restrict__ force_sums /* (3), in the CPU's memory */,
            real* __restrict__ fields /* (n, 3) */, real* __restrict__ forces /* (n, 3) */,
 #if VIRIAL
            const real4* __restrict__ xq /* (parts) */, int lattice_works,
@@ -109,13 +110,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 #endif
     }
 #if VIRIAL
-    for (int g = 0; g < GENERATORS; g++) own[3 + g] = strain[g];
+    for (int g = 0; g < GENERATORS; g++) own[4 + g] = strain[g];
 #endif
     if (!sum_over_grid<BLOCK>(own, partial, ticket)) return;
+    own[3] /= parameters->potential * parameters->potential;
     *energy = own[0];
-    for (int s = 0; s < 2; s++) force_sums[s] = own[s + 1];
+    for (int s = 0; s < 3; s++) force_sums[s] = own[s + 1];
 #if VIRIAL
-    write_virial(own + 3, own[0], parameters->potential, virial);
+    write_virial(own + 4, own[0], parameters->potential, virial);
 #endif
 }
 
@@ -124,8 +126,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                  const int* __restrict__ place, const real4* __restrict__ far,
                  const real4* __restrict__ near, const Parameters* __restrict__ parameters,
                  const real* __restrict__ charges, real* __restrict__ potentials /* (n) */,
-                 double* partial /* (blocks, 3) */, int* ticket /* zeroed */,
-                 double* __restrict__ sums /* (3): energy, of q^2 E^2, of q^2 |E|^3 */,
+                 double* partial /* (blocks, 4) */, int* ticket /* zeroed */,
+                 double* __restrict__ sums /* (4): energy, q^2 E^2, q^2 |E|^3, q^2 phi^2 */,
                  const int* __restrict__ atom_index /* (padded) */,
                  uint64* __restrict__ force_buffer /* (3, padded) */, int padded, int forces,
                  const int* __restrict__ potentials_wanted /* (1): not only forces */,
@@ -133,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                  const Share* __restrict__ share /* (1) */) {
     const int k = blockIdx.x * BLOCK + threadIdx.x;
     const bool with_potentials = *potentials_wanted;
-    double own[3] = {0, 0, 0};
+    double own[4] = {0, 0, 0, 0};
     if (k < n) {
         const int i = atom_index[k];
         const Result found = result_of(
@@ -149,5 +151,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
         if (with_potentials) set_terms(own, q, found, parameters);
     }
     if (!with_potentials || !sum_over_grid<BLOCK>(own, partial, ticket)) return;
-    for (int s = 0; s < 3; s++) sums[s] = own[s];
+    own[3] /= parameters->potential * parameters->potential;
+    for (int s = 0; s < 4; s++) sums[s] = own[s];
 }

@@ -392,14 +392,14 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
            const real* __restrict__ charges /* (n) */,
            const double* __restrict__ largest /* (1): potential, in charges per box width */,
            real* __restrict__ potentials /* (n) */, real* __restrict__ fields /* (n, 3) */,
-           real* __restrict__ forces /* (n, 3) */, double* partial /* (blocks, 5) */,
+           real* __restrict__ forces /* (n, 3) */, double* partial /* (blocks, 6) */,
            int* ticket /* (1), zero */,
-           double* __restrict__ sums /* (6): q^2 E^2, q^2 |E|^3, charges and particles without
-                                        result, q Phi; number of ranks for whose copies there was no
-                                        room */) {
+           double* __restrict__ sums /* (7): q^2 E^2, q^2 |E|^3, q^2 phi^2, charges and
+                                        particles without result, q Phi; number of ranks for whose
+                                        copies there was no room */) {
     const PartResults parts =
         results_of_parts(room, located, fraction, place, far, near, parameters, start, share);
-    double own[5] = {0, 0, 0, 0, 0};
+    double own[6] = {0, 0, 0, 0, 0, 0};
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
         const bool here = pattern[i].is_own();
         real4 total = {0, 0, 0, 0};
@@ -417,10 +417,12 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
             const double work = double(q) * double(q) * double(square);
             own[0] += work;
             own[1] += work * double(sqrt(square));
-            own[2] += !exists;
+            const double product = double(q) * double(total.x);  // kJ/mol
+            own[2] += product * product;
+            own[3] += !exists;
         }
-        own[3] += !exists;
-        if (exists) own[4] += double(q) * double(total.x);
+        own[4] += !exists;
+        if (exists) own[5] += double(q) * double(total.x);
         const real none = real(nan(""));
         potentials[i] = exists ? total.x : none;
         const real field[3] = {total.y, total.z, total.w};
@@ -431,17 +433,18 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
         }
     }
     if (!sum_over_grid<256>(own, partial, ticket)) return;
-    for (int k = 0; k < 5; k++) sums[k] = own[k];
+    own[2] /= parameters->potential * parameters->potential;
+    for (int k = 0; k < 6; k++) sums[k] = own[k];
     int lacking = 0;
     for (int s = 1; s < ranks; s++)
         lacking += sent_number[s].all > rooms[s].to_room || sent_number[s].own > rooms[s].back_room;
-    sums[5] = lacking;
+    sums[6] = lacking;
 }
 
 extern "C" __global__ void add_energies(int ranks, int stride,
                                         const double* __restrict__ sums /* (ranks, stride) */,
                                         double* __restrict__ energy /* (1) */) {
     double twice = 0;
-    for (int r = 0; r < ranks; r++) twice += sums[r * stride + 4];
+    for (int r = 0; r < ranks; r++) twice += sums[r * stride + 5];
     *energy = 0.5 * twice;
 }

@@ -28,7 +28,7 @@ extern "C" void ask(const Callbacks* python, Inbox* inbox) {{
     python->open(inbox, nullptr, "text", 4, &place, inbox);
     const double box[9] = {{1, 0, 0, 0, 2, 0, 0, 0, 3}}, values[] = {{0.25, 0.5}};
     const char* names[] = {{"first", "second"}};
-    const Sums sums = {{-1.5, 2.5, 3.5}};
+    const Sums sums = {{-1.5, 2.5, 3.5, 4.5}};
     python->request(inbox, CHARGES, box, nullptr, names, values, 2, nullptr, inbox);
     python->request(inbox, FORCES, box, nullptr, names, values, 2, &sums, inbox);
 }}
@@ -124,7 +124,7 @@ def test_what_crosses_arrives(tmp_path):
 
     def requested(session, what, box, positions, names, values, count, sums, inbox):
         found = {names[k]: values[k] for k in range(count)}
-        given = sums and (sums.contents.energy, sums.contents.squares, sums.contents.cubes)
+        given = sums and tuple(getattr(sums.contents, name) for name, _ in abi.Sums._fields_)
         calls.append((what, box[:9], bool(positions), found, given or None, inbox.value))
 
     kinds = dict(abi.Callbacks._fields_)
@@ -134,7 +134,7 @@ def test_what_crosses_arrives(tmp_path):
     assert calls == [
         (77, None, b"text", abi.Interface("mixed", 32), b"a model", 2),
         (abi.Delivery.CHARGES, box, False, values, None, 77),
-        (abi.Delivery.FORCES, box, False, values, (-1.5, 2.5, 3.5), 77),
+        (abi.Delivery.FORCES, box, False, values, (-1.5, 2.5, 3.5, 4.5), 77),
     ]
 
 

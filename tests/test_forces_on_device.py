@@ -1,6 +1,7 @@
 """Forces of evaluations on a device are examined, at the first one and later at the next, by arrays
 and an evaluator that only behave as if they were there."""
 
+import sys
 import warnings
 
 import numpy as np
@@ -9,19 +10,24 @@ import pytest
 from fmm_openmm import CoulombSolver
 from fmm_openmm.oracle import ewald_sum
 from tests.expected_errors import crystal
-from tests.support.charges import relative
+from tests.support.charges import apart_and_close, relative
 from tests.support.on_device import DeviceEvaluator, device_array
 
 COLD, WARM = crystal("nacl", 0.006), crystal("nacl", 0.4)
 MISSED = "was missed at the last positions on the device"
 
 
+def on_device(solver):
+    """The solver, as if on a GPU."""
+    solver.evaluation.backend, solver.evaluation.evaluator_class = "cuda", DeviceEvaluator
+    DeviceEvaluator.waits = 0
+    return solver
+
+
 @pytest.fixture
 def solver():
     """A solver for the charges of the crystals that takes arrays on the device."""
-    solver = CoulombSolver(COLD.charges, COLD.cell, backend="cpu")
-    solver.evaluation.backend, solver.evaluation.evaluator_class = "cuda", DeviceEvaluator
-    DeviceEvaluator.waits = 0
+    solver = on_device(CoulombSolver(COLD.charges, COLD.cell, backend="cpu"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield solver
@@ -79,6 +85,51 @@ def test_later_evaluations_are_examined_at_the_next_one(solver, evaluated):
         found = evaluated(solver, WARM)
     assert error(found, WARM) <= 5e-4
     assert solver.parameters.order == usual
+
+
+def test_sets_of_charges_are_examined_now_and_then(monkeypatch):
+    """One call in twenty evaluates the solver's own charges too, whose forces the next one
+    examines."""
+    monkeypatch.setitem(sys.modules, "cupy", np)
+    x, close, q, cell = apart_and_close()
+    solver = on_device(CoulombSolver(q, cell, backend="cpu"))
+
+    def matrix_at(x):
+        sets = device_array([q, q])
+        return solver.compute(device_array(x), charges=sets, potentials=False).matrix
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        matrix_at(x)
+        waits = DeviceEvaluator.waits
+        for _ in range(20):
+            matrix_at(x)
+        assert DeviceEvaluator.waits == waits
+        for _ in range(20):
+            matrix_at(close)
+        assert solver.parameters.precision == "single"
+    with pytest.warns(UserWarning, match=MISSED):
+        found = matrix_at(close)
+    assert solver.parameters.precision == "double"
+    np.testing.assert_allclose(found / 2, ewald_sum(close, q, cell).energy, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        lambda solver, x: solver.coulomb_operator(x),
+        lambda solver, x: solver.interaction_energies(x, np.arange(len(x)) // 40),
+    ],
+)
+def test_matrices_that_are_kept_are_examined_at_once(used):
+    x, close, q, cell = apart_and_close()
+    solver = on_device(CoulombSolver(q, cell, backend="cpu"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        used(solver, device_array(x))
+        assert solver.parameters.precision == "single"
+        used(solver, device_array(close))
+    assert solver.parameters.precision == "double"
 
 
 def test_charges_that_change(solver):

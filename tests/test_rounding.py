@@ -10,11 +10,11 @@ from openmm import app, unit
 
 import fmm_openmm as fmm
 from fmm_openmm.backends import backend_class
-from fmm_openmm.boundary import EMPTY_SPACE
+from fmm_openmm.boundary import EMPTY_SPACE, Boundary
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.expansions.error import Rounding, force_sums, rounding_of_positions
 from fmm_openmm.oracle import ewald_sum, partial_ewald_sum
-from tests.support.charges import cluster
+from tests.support.charges import cluster, layers
 
 MISSED = 1.5
 """Error over tolerance that counts as a miss: below some 200 charges the estimate
@@ -175,10 +175,8 @@ def drude_water() -> fmm.ChargeSystem:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_far_layers_of_opposite_charge_with_smoothing(backend):
     """Potentials that are large compared with the forces are rounded differently in every box."""
-    rng = np.random.default_rng(7)
-    x, q, box = rng.random((60, 3)), np.tile([1.0, -1.0], 30), np.diag([1.0, 1.0, 300.0])
-    x[q < 0, 2] += 150.0
-    exact = partial_ewald_sum(x, q, np.where(np.arange(3)[:, None] < 2, box, np.inf)).forces
+    _, x, q, box = layers()
+    exact = partial_ewald_sum(x, q, Boundary.from_name("slab").cell(box)).forces
     options = dict(tolerance=1e-4, boundary="slab", smoothing=0.05, backend=backend)
     solver = fmm.CoulombSolver(q, box, positions=x, **options)
     error = np.linalg.norm(solver.compute(x).forces - exact) / np.linalg.norm(exact)
@@ -210,7 +208,7 @@ def test_the_estimate_of_water():
     charges = np.tile([-0.834, 0.417, 0.417], 1000)
 
     def error(fields):
-        return Rounding.from_charges(charges, 12.0).error(*force_sums(charges, fields))
+        return Rounding.from_charges(charges, 12.0).error(*force_sums(charges, fields)[:2])
 
     assert 2e-7 < error(fields) < 2e-6
     charges[0] = 0.0
@@ -218,7 +216,7 @@ def test_the_estimate_of_water():
     assert error(fields) < 2e-6
     assert error(np.zeros_like(fields)) == 0.0
     fields[1] = np.inf
-    assert force_sums(charges, fields) == (np.inf, np.inf)
+    assert force_sums(charges, fields) == (np.inf, np.inf, 0.0)
 
 
 def hostile(kind: str, seed: int):

@@ -317,10 +317,10 @@ class DistributedSolver:
                 if isinstance(boxes, Region):
                     limit, relative = largest_potential(width), _moved(x, -boxes.origin)
                 found = self._stages.compute(relative, width, limit * self._largest, virial)
-                squares, cubes, faults, undefined, twice_energy = found.sums
+                *sums, faults, undefined, twice_energy = found.sums
                 if undefined and stays:
                     agree(comm, lambda: self._check_extent(x))
-                if self._suffices(boxes.parameters, squares, cubes, found.potential_squares):
+                if self._suffices(boxes.parameters, sums):
                     break
             potentials, fields, forces = found.potentials, found.fields, found.forces
             if faults:
@@ -400,20 +400,15 @@ class DistributedSolver:
 
         return agree(comm, lambda: GpuStages(comm, specification, charges, links, gpu))
 
-    def _suffices(
-        self, parameters: FMMParameters, squares: float, cubes: float, potential_squares: float
-    ) -> bool:
-        """Whether the parameters suit the fields and potentials, given their sums; if not, the next
-        plan has other boxes."""
-        # the limits know nothing about potentials
-        if self._limits and not potential_squares and self._limits.hold(squares, cubes):
+    def _suffices(self, parameters: FMMParameters, sums: list[float]) -> bool:
+        """Whether the parameters suit the fields and potentials, given the sums of
+        :func:`fmm_openmm.expansions.error.force_sums`; if not, the next plan has other boxes."""
+        if self._limits and self._limits.hold(*sums):
             return True
 
         def examine() -> tuple[ForceLimits | None, FMMParameters]:
             planner, charges = self._planner, self._all_charges
-            suits = planner.accepts_forces(
-                charges, squares, cubes, potential_squares=potential_squares
-            )
+            suits = planner.accepts_forces(charges, *sums)
             limits = planner.force_limits(charges) if suits else None
             return limits, planner.with_forces(parameters)
 

@@ -39,7 +39,7 @@ from fmm_openmm.backends.cpu.threads import kernels_in
 from fmm_openmm.distributed.communication import exchange, exchange_rows, from_first, summed
 from fmm_openmm.distributed.sharing import BoxShares, even_ranges
 from fmm_openmm.driver import evaluate
-from fmm_openmm.expansions.error import force_sums, potential_squares
+from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.results import in_units
 from fmm_openmm.specification import Specification
 
@@ -101,13 +101,10 @@ class RankResults:
         fields: shape (n, 3), kJ/mol/nm/e.
         forces: shape (n, 3), kJ/mol/nm; 0 where undefined.
         energy: of the particles of all ranks, kJ/mol: a float or, on the device, shape (1,).
-        sums: over the particles of all ranks, five numbers: q^2 E^2 and q^2 |E|^3 as of
+        sums: over the particles of all ranks, six numbers: those of
             :func:`fmm_openmm.expansions.error.force_sums`, the numbers of charges and of particles
             whose potential is undefined, and twice the energy.
         work: traceless part of the virial of all ranks, in units of the box width, if computed.
-        potential_squares: q^2 phi^2 as of :func:`fmm_openmm.expansions.error.potential_squares`,
-            summed over the particles of all ranks; 0 where it does not matter or, on GPUs, is not
-            known.
     """
 
     potentials: Any
@@ -116,7 +113,6 @@ class RankResults:
     energy: Any
     sums: list[float]
     work: np.ndarray | None = None
-    potential_squares: float = 0.0
 
 
 class DistributedStages(CpuStages):
@@ -159,17 +155,16 @@ class DistributedStages(CpuStages):
             potentials, fields, work = self.evaluate_with_virial(positions, width)
         else:
             potentials, fields = self.evaluate(positions, width)
-        squares, cubes = force_sums(charges, fields)
         is_smoothed = self.smoothing > 0.0 and self.dtype == np.float32
-        of_potentials = potential_squares(charges, potentials) if is_smoothed else 0.0
+        of_fields = force_sums(charges, fields, potentials if is_smoothed else None)
         undefined = in_units(potentials, fields, width, 1.0, largest)
         faults = np.count_nonzero(undefined & (charges != 0.0)), np.count_nonzero(undefined)
-        sums = np.array([squares, cubes, *faults, inner(charges, potentials), of_potentials])
+        sums = np.array([*of_fields, *faults, inner(charges, potentials)])
         forces = charges[:, None] * fields
         potentials[undefined] = fields[undefined] = np.nan
-        *totals, of_potentials = summed(self._comm, sums).tolist()
+        totals = summed(self._comm, sums).tolist()
         energy = 0.5 * totals[-1]
-        return RankResults(potentials, fields, forces, energy, totals, work, of_potentials)
+        return RankResults(potentials, fields, forces, energy, totals, work)
 
     def evaluate(self, positions, width):
         """Potentials (n,) and fields (n, 3) at the particles of this rank, see

@@ -244,21 +244,20 @@ LEAST_FIELD = 0.01
 field is zero."""
 
 
-def force_sums(charges: np.ndarray, fields: np.ndarray) -> tuple[float, float]:
-    """Sums of q^2 E^2 and q^2 |E|^3 over the charges, shape (n,), in fields, shape (n, 3)."""
+def force_sums(
+    charges: np.ndarray, fields: np.ndarray, potentials: np.ndarray | None = None
+) -> tuple[float, float, float]:
+    """Sums of q^2 E^2, q^2 |E|^3 and q^2 phi^2 over the charges, shape (n,), in fields, shape (n,
+    3), and potentials, shape (n,); the last one is 0 without potentials, which matter with
+    smoothing only."""
     charged = charges != 0.0
-    if not charged.all():  # fields at others may be undefined
+    if not charged.all():  # results at others may be undefined
         fields, charges = fields[charged], charges[charged]
+        potentials = None if potentials is None else potentials[charged]
     weights = charges * charges
     squares = np.einsum("ij,ij->i", fields, fields, dtype=float)
-    return inner(weights, squares), inner(weights, squares * np.sqrt(squares))
-
-
-def potential_squares(charges: np.ndarray, potentials: np.ndarray) -> float:
-    """Sum of q^2 phi^2 over the charges, shape (n,), at potentials, shape (n,)."""
-    charged = charges != 0.0  # potentials of others may be undefined
-    products = charges[charged] * potentials[charged]
-    return inner(products, products)
+    of_potentials = 0.0 if potentials is None else inner(weights, np.square(potentials))
+    return inner(weights, squares), inner(weights, squares * np.sqrt(squares)), of_potentials
 
 
 def usual_field(charges: np.ndarray, per_box: float, ionic: float) -> float:

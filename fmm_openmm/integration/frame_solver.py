@@ -147,8 +147,8 @@ class FrameSolver:
 
         def result() -> dict[str, Any]:
             frame.wait()
-            energy, squares, cubes, invalid = frame.found
-            is_valid = invalid == 0 and limits.hold(squares, cubes)
+            energy, invalid, *sums = frame.found
+            is_valid = invalid == 0 and limits.hold(*sums)
             found = {"energy": energy} | frame.copy() if is_valid else {}
             again = None if is_valid else frame.positions.copy()
             frames.release(frame)

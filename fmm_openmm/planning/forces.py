@@ -27,24 +27,28 @@ DOUBLE = 2.0**-29
 
 @dataclass(frozen=True)
 class ForceLimits:
-    """Limits within which forces suit the parameters of an evaluation, for the sums of q^2 E^2 and
-    q^2 |E|^3 over the charges, with fields in charges over squares of box widths.
+    """Limits within which forces suit the parameters of an evaluation, for the sums of q^2 E^2,
+    q^2 |E|^3 and q^2 phi^2 over the charges, with fields in charges over squares of box widths and
+    potentials in charges over box widths.
 
     Attributes:
         cubes, constant: precision suffices for the coordinates unless
             ``0 < squares < self.cubes * cubes + constant``.
-        smallest, largest: the parameters suit ``smallest <= squares <= largest``.
+        smallest, potentials, largest: the parameters suit
+            ``smallest + self.potentials * potentials <= squares <= largest``.
     """
 
     cubes: float
     constant: float
     smallest: float
+    potentials: float
     largest: float
 
-    def hold(self, squares: float, cubes: float) -> bool:
+    def hold(self, squares: float, cubes: float, potentials: float = 0.0) -> bool:
         """Whether the sums are within the limits; NaN is."""
         close = 0.0 < squares < self.cubes * cubes + self.constant
-        return not (close or squares < self.smallest or squares > self.largest)
+        small = squares < self.smallest + self.potentials * potentials
+        return not (close or small or squares > self.largest)
 
 
 @dataclass(frozen=True)
@@ -136,8 +140,7 @@ class ForceErrors:
 
         Args:
             field: :meth:`field`.
-            squares: sum of q^2 phi^2 over the charges, with potentials in charges over box widths;
-                0 if it is not known.
+            squares: sum of q^2 phi^2 over the charges, with potentials in charges over box widths.
         """
         steps = self.steps * self.field(squares)
         return float(np.hypot(self.net, steps)) / field if field > 0.0 else 0.0
@@ -145,9 +148,9 @@ class ForceErrors:
     def limits(
         self, request: Request, expected: float, assumed: float, rounding_limit: float | None
     ) -> ForceLimits:
-        """Limits of the forces that parameters suit. Where charges are close to each other, the
-        errors of their coordinates in single precision have limits of their own and are not added
-        to the others.
+        """Limits of the forces that parameters suit. The errors of single precision by coordinates
+        of charges that are close to each other, and by large potentials, have limits of their own
+        and are not added to truncation errors.
 
         Args:
             request: what the parameters were chosen for.
@@ -162,14 +165,15 @@ class ForceErrors:
         left = request.tolerance**2 - (norm * self.usual_noise) ** 2
         inexact = error / np.sqrt(left) if left > 0.0 else np.inf
         smallest = self._reached(min(inexact, self.expected * assumed / smaller))
-        rounding = Rounding(0.0, 0.0)
+        rounding, steps = Rounding(0.0, 0.0), 0.0
         if rounding_limit is not None:
             rounding = self.rounding.relative_to(rounding_limit)
             noise = np.hypot(self.usual * self.noise, self.net) / rounding_limit
             smallest = max(smallest, self._reached(noise))
+            steps = (self.steps / rounding_limit) ** 2
         largest = self.total * (self.expected * assumed * larger) ** 2 if assumed < 1.0 else np.inf
         return ForceLimits(
-            rounding.cubes, rounding.constant, self.total * smallest**2, float(largest)
+            rounding.cubes, rounding.constant, self.total * smallest**2, steps, float(largest)
         )
 
     def _reached(self, field: float) -> float:

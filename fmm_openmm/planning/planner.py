@@ -279,8 +279,8 @@ class Planner:
         charges: np.ndarray,
         squares: float,
         cubes: float,
-        cell: np.ndarray | None = None,
         potential_squares: float = 0.0,
+        cell: np.ndarray | None = None,
     ) -> bool:
         """Whether the parameters remain suitable for the forces of the last plan; if not, the next
         plan has new boxes.
@@ -349,8 +349,7 @@ class Planner:
             squares, cubes: sums of q^2 E^2 and q^2 |E|^3 over the charges
                 (:func:`fmm_openmm.expansions.error.force_sums`), with the fields of the last plan
                 in units of its boxes; not finite where distances are rounded to zero.
-            potential_squares: sum of q^2 phi^2
-                (:func:`fmm_openmm.expansions.error.potential_squares`); 0 if it is not known.
+            potential_squares: likewise the sum of q^2 phi^2, which matters with smoothing only.
         """
         problem, p = self.problem, self._used[0].boxes.parameters
         if not np.isfinite(squares + cubes):

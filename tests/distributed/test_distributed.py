@@ -28,6 +28,7 @@ from fmm_openmm.oracle import partial_ewald_sum
 from fmm_openmm.specification import Specification
 from tests.compiler import COMPILER
 from tests.emulator import DEVICE, Emulator
+from tests.support.charges import layers
 from tests.support.ranks import MPIRUN, run
 from tests.systems import build, charge_arrays
 
@@ -253,19 +254,19 @@ def test_expected_errors_are_relative_to_the_forces():
     assert ranks.parameters.expected_error == pytest.approx(expected, rel=1e-6)
 
 
-def test_layers_of_opposite_charge_with_smoothing():
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_layers_of_opposite_charge_with_smoothing(backend):
     """Single precision suffices until they are far apart and their potentials large."""
+    if backend == "cuda":
+        require_gpus(1)
     from mpi4py import MPI
 
     from fmm_openmm.distributed import DistributedSolver
 
-    rng = np.random.default_rng(7)
-    x, q, box = rng.random((60, 3)), np.tile([1.0, -1.0], 30), np.diag([1.0, 1.0, 300.0])
-    apart = x + np.outer(q < 0, [0.0, 0.0, 150.0])
+    x, apart, q, box = layers()
     exact = partial_ewald_sum(apart, q, Boundary.from_name("slab").cell(box)).forces
-    options = {"tolerance": 1e-4, "boundary": "slab", "smoothing": 0.00625}
+    options = {"tolerance": 1e-4, "boundary": "slab", "smoothing": 0.00625, "backend": backend}
     solver = DistributedSolver(MPI.COMM_SELF, q, box, **options)
-    x[0, 2] += 150.0  # within boxes that cover both layers
     solver.compute(x)
     assert solver.parameters.precision == "single"
     error = np.linalg.norm(solver.compute(apart).forces - exact) / np.linalg.norm(exact)

@@ -20,8 +20,9 @@ NONE = np.zeros((0, 2), np.int64)
 CELL = 4.0 * np.eye(3)
 
 
-def planner(cell=EMPTY_SPACE, precision="auto", tolerance=5e-4, **options):
-    request, load = Request(tolerance, precision=precision), Load.from_charges(Q, NONE)
+def planner(cell=EMPTY_SPACE, precision="auto", tolerance=5e-4, smoothing=None, **options):
+    request = Request(tolerance, precision=precision, smoothing=smoothing)
+    load = Load.from_charges(Q, NONE)
     return Planner(Problem(request, load, NONE, False, cell), **options)
 
 
@@ -138,14 +139,14 @@ def test_limits_say_when_to_ask(precision, tolerance):
             held = plans.force_limits(Q).hold(*sums)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                fits = plans.accepts_forces(Q, *sums, CELL)
+                fits = plans.accepts_forces(Q, *sums, cell=CELL)
             assert held == (fits and not caught)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 for _ in range(3):
                     width = plans.plan(X, CELL).boxes.width / planned.plan(X, CELL).boxes.width
                     sums = force_sums(Q, fields * width**2)
-                    if plans.accepts_forces(Q, *sums, CELL):
+                    if plans.accepts_forces(Q, *sums, cell=CELL):
                         break
             assert plans.force_limits(Q).hold(*sums)
             error = plans.with_forces(plans.plan(X, CELL).parameters).expected_error
@@ -153,6 +154,25 @@ def test_limits_say_when_to_ask(precision, tolerance):
             passed.append(not held)
         assert passed == sorted(passed)
         assert 2 < sum(passed) < 18 or (growing and not single)
+
+
+def test_limits_of_large_potentials():
+    """With smoothing their rounding is compared with the forces: beyond its limit double precision
+    is needed, which has none."""
+    plans = planner(CELL, smoothing=0.01)
+    plans.plan(X, CELL)
+    squares, cubes, _ = force_sums(Q, 4.0 * np.random.default_rng(4).normal(size=X.shape))
+    limits, passed = plans.force_limits(Q), []
+    for potentials in squares * np.geomspace(1.0, 1e12, 25):
+        copied = copy.copy(plans)
+        passed.append(not copied.accepts_forces(Q, squares, cubes, potentials))
+        assert limits.hold(squares, cubes, potentials) != passed[-1]
+        precision = copied.plan(X, CELL).parameters.precision
+        assert precision == ("double" if passed[-1] else "single")
+    assert passed == sorted(passed)
+    assert 2 < sum(passed) < 23
+    assert copied.accepts_forces(Q, squares, cubes, squares * 1e12)
+    assert copied.force_limits(Q).potentials == 0.0
 
 
 def test_small_forces_make_parameters_strict_until_they_grow():
@@ -180,7 +200,7 @@ def test_small_forces_make_parameters_strict_until_they_grow():
 def test_forces_that_are_zero_are_not_rounded():
     plans = planner(CELL)
     plans.plan(X, CELL)
-    plans.accepts_forces(Q, 0.0, 0.0, CELL)
+    plans.accepts_forces(Q, 0.0, 0.0)
     assert plans.plan(X, CELL).parameters.precision == "single"
     assert plans.force_limits(Q).hold(0.0, 0.0)
     assert plans.force_limits(np.zeros_like(Q)).hold(0.0, 0.0)

@@ -28,3 +28,23 @@ def cluster(scale, seed=1, others=0):
     x = np.concatenate([7.0 + scale * rng.normal(size=(60, 3)), 20.0 * rng.random((others, 3))])
     q = rng.choice([-1.0, 1.0], len(x))
     return x, q - q.mean(), 20.0 * np.eye(3)
+
+
+def apart_and_close():
+    """Positions of charges in wide boxes, and later ones where two charges are close to each other;
+    the charges, and the cell."""
+    x, q, cell = cluster(3.0, others=60)
+    close = x.copy()
+    close[1] = close[0] + [6e-4, 0.0, 8e-4]
+    return x, close, q, cell
+
+
+def layers():
+    """60 charges in a slab that is periodic along x and y, of which one lies 150 nm above the
+    others; the same with all negative charges there, so that potentials are large compared with the
+    forces; the charges, and the cell."""
+    rng = np.random.default_rng(7)
+    x, q = rng.random((60, 3)), np.tile([1.0, -1.0], 30)
+    apart = x + np.outer(q < 0, [0.0, 0.0, 150.0])
+    x[0, 2] += 150.0
+    return x, apart, q, np.diag([1.0, 1.0, 300.0])

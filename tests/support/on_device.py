@@ -26,19 +26,19 @@ def device_array(values):
 
 
 class DeviceEvaluator(backend_class("cpu")):
-    """Delivers the sums of an evaluation once it is waited for, or another one is queued."""
+    """Delivers the sums of an evaluation once it is waited for, or something else is queued."""
 
     waits = 0
 
     def __init__(self, specification):
         super().__init__(specification)
-        self.force_sums = self._pending = np.nan, np.nan
+        self.force_sums = self._pending = np.nan, np.nan, np.nan
         self.run = SimpleNamespace(buffers={"charges": device_array(self.charges)})
 
     def compute(self, positions, width, origin):
         self.force_sums = self._pending
         potentials, fields = self.evaluate(positions.get() - np.array(origin), width)
-        self._pending = force_sums(self.charges, fields)
+        self._pending = force_sums(self.charges, fields, potentials)
         scale = COULOMB_CONSTANT / width
         fields = scale / width * fields
         energy = [scale * (self.charges @ potentials) / 2]
@@ -51,6 +51,21 @@ class DeviceEvaluator(backend_class("cpu")):
         self.run.buffers["forces"] = self.compute(
             self.run.buffers["positions"], width, np.zeros(3)
         )[1]
+
+    def charge_sets(self, positions, width, origin):
+        self.force_sums = self._pending
+        particles = super().charge_sets(positions.get() - np.array(origin), width)
+        scale = COULOMB_CONSTANT / width
+
+        def compute_matrix(charges):
+            return device_array(scale * particles.matrix(charges.get(), np.inf))
+
+        return SimpleNamespace(
+            count=particles.count,
+            compute_matrix=compute_matrix,
+            operator=lambda: particles,
+            energies_among=lambda group: particles.among_groups(self.charges, group, np.inf),
+        )
 
     def wait(self):
         type(self).waits += 1
@@ -95,7 +110,7 @@ class QueueingEvaluator(DeviceEvaluator):
         limit = largest * COULOMB_CONSTANT / width
         invalid = outside + np.sum(~(np.abs(results["potentials"]) <= limit))
         copies = {name: results[name].copy() for name in names}
-        return QueuedFrame(number, x, (float(energy[0]), *self._pending, invalid), copies)
+        return QueuedFrame(number, x, (float(energy[0]), invalid, *self._pending), copies)
 
     def release(self, frame):
         frame.positions[...] = np.nan  # another frame's may take their place

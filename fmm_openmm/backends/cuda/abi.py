@@ -178,9 +178,9 @@ class BoxesData(ctypes.Structure):
 
 class Sums(ctypes.Structure):
     """Sums over the particles that an evaluation with energy delivers: the energy, kJ/mol, and
-    the sums of q^2 E^2 and q^2 |E|^3 with fields in charges over squares of box widths."""
+    the sums of q^2 E^2, q^2 |E|^3 and q^2 phi^2, in units of charges and box widths."""
 
-    _fields_ = (("energy", c_double), ("squares", c_double), ("cubes", c_double))
+    _fields_ = tuple((name, c_double) for name in ("energy", "squares", "cubes", "potentials"))
 
 
 class ForceLimits(ctypes.Structure):
@@ -191,6 +191,7 @@ class ForceLimits(ctypes.Structure):
         ("cubes", c_double),
         ("constant", c_double),
         ("smallest", c_double),
+        ("potentials", c_double),
         ("largest", c_double),
     )
 

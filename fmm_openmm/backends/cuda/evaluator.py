@@ -236,11 +236,10 @@ class CudaEvaluator(Evaluator):
         self._caller = caller
 
     @property
-    def force_sums(self) -> tuple[float, float]:
-        """Sums of q^2 E^2 and q^2 |E|^3, with fields in charges over squares of box widths, of the
-        last evaluation that the device has completed; NaN before the first."""
-        squares, cubes = self.run.flags["force_sums"].tolist()
-        return squares, cubes
+    def force_sums(self) -> tuple[float, float, float]:
+        """Sums of q^2 E^2, q^2 |E|^3 and q^2 phi^2, in units of charges and box widths, of the last
+        evaluation that the device has completed; NaN before the first."""
+        return tuple(self.run.flags["force_sums"].tolist())
 
     def wait(self) -> None:
         """Wait until the device has completed the last evaluation."""

@@ -15,7 +15,7 @@ from fmm_openmm.checks import MAX_COORDINATE
 BLOCK = 256
 """Threads per block of ``kernels/examine.cu``."""
 
-FOUND = 4
+FOUND = 5
 """Number of values that ``kernels/examine.cu`` writes."""
 
 
@@ -73,8 +73,8 @@ class QueuedFrame:
         self._done.synchronize()
 
     @property
-    def found(self) -> tuple[float, float, float, float]:
-        """Energy, sums of q^2 E^2 and q^2 |E|^3, and the number of invalid values, as
+    def found(self) -> tuple[float, ...]:
+        """Energy, number of invalid values, and sums of q^2 E^2, q^2 |E|^3 and q^2 phi^2, as
         ``kernels/examine.cu`` finds them."""
         return tuple(self._found.tolist())
 

@@ -44,7 +44,7 @@ INPUTS = ("positions", "parameters", "charges")
 
 OUTPUTS = ("energy", "forces", "potentials", "fields")
 """Buffers that hold the results in OpenMM units: (1,), (n, 3), (n,), (n, 3). In the CPU's memory
-"force_sums" holds the sums of q^2 E^2 and q^2 |E|^3, as of
+"force_sums" holds the sums of q^2 E^2, q^2 |E|^3 and q^2 phi^2, as of
 :class:`fmm_openmm.planning.forces.ForceLimits`, of the last evaluation completed. Inside OpenMM the
 forces are added to OpenMM's, there are no fields, and "sums" holds the energy among others
 (:class:`fmm_openmm.backends.cuda.abi.Sums`). There the executor may set "potentials_wanted" to 0:

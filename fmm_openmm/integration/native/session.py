@@ -210,8 +210,9 @@ class Session:
             sums: sums of the evaluation.
         """
         charges, _ = self._inputs(values)
+        found = sums.squares, sums.cubes, sums.potentials
         with openmm_callback():
-            self.planner.accepts_forces(charges, sums.squares, sums.cubes, self._frame(cell).cell)
+            self.planner.accepts_forces(charges, *found, self._frame(cell).cell)
         return self.program(cell, values, positions)
 
     @property

@@ -117,11 +117,12 @@ struct BoxesData {
 };
 
 // Sums over the particles that an evaluation with energy delivers: the energy, kJ/mol, and
-// the sums of q^2 E^2 and q^2 |E|^3 with fields in charges over squares of box widths.
+// the sums of q^2 E^2, q^2 |E|^3 and q^2 phi^2, in units of charges and box widths.
 struct Sums {
     double energy;
     double squares;
     double cubes;
+    double potentials;
 };
 
 // Limits of Sums within which the parameters suit the forces, documented in
@@ -130,6 +131,7 @@ struct ForceLimits {
     double cubes;
     double constant;
     double smallest;
+    double potentials;
     double largest;
 };
 

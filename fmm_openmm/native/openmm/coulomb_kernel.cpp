@@ -275,12 +275,13 @@ double CoulombKernel::finish() {
     // energy this way keeps it in float64 for any precision of OpenMM's buffer
     check(cuEventSynchronize(done), "computing");
     for (int i = 0; i < (int)remotePrograms.size(); i++) {
-        // only particles for which a device has both fields are in its sums of squares and cubes
+        // only particles for which a device has both fields are in its sums, but for the energy
         const Sums& remote = (*remotes)[i].awaitSums();
         const Part part = remotes->part(i + 1);
         sums->energy += remote.energy;
         sums->squares += remote.squares / (part.end - part.first);
         sums->cubes += remote.cubes / (part.end - part.first);
+        sums->potentials += remote.potentials / (part.end - part.first);
     }
     const bool finite = std::isfinite(sums->energy) && std::isfinite(sums->squares);
     energyNotFinite = includeEnergy && !finite;

@@ -61,7 +61,8 @@ public:
     // Whether Python must be asked for parameters that suit the forces.
     bool exceedsLimits(const Sums& sums) const {
         const double close = limits.cubes * sums.cubes + limits.constant;
-        return (sums.squares > 0 && sums.squares < close) || sums.squares < limits.smallest ||
+        const double small = limits.smallest + limits.potentials * sums.potentials;
+        return (sums.squares > 0 && sums.squares < close) || sums.squares < small ||
                sums.squares > limits.largest;
     }
 

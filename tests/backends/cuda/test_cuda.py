@@ -9,14 +9,15 @@ import pytest
 from fmm_openmm import CoulombSolver, UnsupportedError
 from fmm_openmm.backends import backend_class
 from fmm_openmm.backends.reference import ReferenceStages
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.box import BoxLattice, box_width, counts_matrix
 from fmm_openmm.driver import evaluate
 from fmm_openmm.expansions.error import force_sums
-from fmm_openmm.oracle import ewald_sum
+from fmm_openmm.oracle import ewald_sum, partial_ewald_sum
 from fmm_openmm.specification import Specification
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.expected_errors import crystal
-from tests.support.charges import cluster, relative
+from tests.support.charges import cluster, layers, relative
 from tests.systems import SYSTEMS, build, charge_arrays
 
 try:
@@ -240,6 +241,19 @@ def test_charges_that_come_close_on_the_device():
     assert relative(forces.get(), ewald_sum(x, q, cell).forces) <= 5e-4
 
 
+def test_layers_of_opposite_charge_with_smoothing_on_the_device():
+    """Single precision suffices until they are far apart and their potentials large."""
+    x, apart, q, cell = layers()
+    options = {"tolerance": 1e-4, "boundary": "slab", "smoothing": 0.00625, "backend": "cuda"}
+    solver = CoulombSolver(q, cell, **options)
+    solver.compute(cupy.asarray(x))
+    assert solver.parameters.precision == "single"
+    forces = solver.compute(cupy.asarray(apart)).forces.get()
+    exact = partial_ewald_sum(apart, q, Boundary.from_name("slab").cell(cell)).forces
+    assert relative(forces, exact) < 1e-4
+    assert solver.parameters.precision == "double"
+
+
 def test_later_evaluations_are_not_waited_for():
     positions, charges, pairs = random_charges(n=20000)
     solver = CoulombSolver(charges, np.eye(3) * 3, pairs, backend="cuda")
@@ -257,11 +271,12 @@ def test_later_evaluations_are_not_waited_for():
         solver.compute(placed)
     assert not stream.done
     stream.synchronize()
-    squares, cubes = solver.evaluation.used[0].force_sums
-    fields = solver.compute(positions).fields
+    sums = solver.evaluation.used[0].force_sums
+    result = solver.compute(positions)
     width = solver.evaluation.planner.latest.width
-    expected = force_sums(charges, fields * width**2 / COULOMB_CONSTANT)
-    np.testing.assert_allclose((squares, cubes), expected, rtol=1e-5)
+    scale = width / COULOMB_CONSTANT
+    expected = force_sums(charges, result.fields * (scale * width), result.potentials * scale)
+    np.testing.assert_allclose(sums, expected, rtol=1e-5)
 
 
 def test_boxes_and_charges_may_change():

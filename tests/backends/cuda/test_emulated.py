@@ -30,6 +30,7 @@ from fmm_openmm.box import BoxLattice, Frame, PaddedLattice, box_width, counts_m
 from fmm_openmm.dipole_term import DipoleTerm
 from fmm_openmm.driver import evaluate
 from fmm_openmm.errors import UnsupportedError
+from fmm_openmm.expansions.error import force_sums
 from fmm_openmm.integration.native.placement import Placement
 from fmm_openmm.neutralization import Cylinders, Sheets
 from fmm_openmm.specification import Specification
@@ -459,7 +460,7 @@ def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
     counts = counts_matrix(grid)
     lattice, width = BoxLattice.from_cell(vectors, counts, 2.0), box_width(vectors, counts)
     arguments = lattice, 4, smoothing, charges, pairs, False
-    _, fields = evaluate(ReferenceStages(Specification(*arguments)), positions, width)
+    exact, fields = evaluate(ReferenceStages(Specification(*arguments)), positions, width)
     expected = COULOMB_CONSTANT / width**2 * charges[:, None] * fields
     strengths = np.linalg.norm(fields, axis=1)
 
@@ -473,9 +474,10 @@ def test_between_the_arrays_of_openmm(precision, smoothing, accuracy, folder):
     assert not arrays["force_buffer"][:, len(index) :].any()
     sums = Sums.from_buffer(arrays["sums"])
     assert sums.energy == pytest.approx((charges @ arrays["potentials"]) / 2, rel=1e-5)
-    for found_sum, power in ((sums.squares, 2), (sums.cubes, 3)):
-        exact = (charges**2 * strengths**power).sum()
-        assert found_sum == pytest.approx(exact, rel=power * accuracy)
+    for found_sum, values, power in (
+        (sums.squares, strengths, 2), (sums.cubes, strengths, 3), (sums.potentials, exact, 2),
+    ):  # fmt: skip
+        assert found_sum == pytest.approx(charges**2 @ values**power, rel=power * accuracy)
     for name in ("sums", "potentials"):
         arrays[name][...] = 7.0
     arrays["potentials_wanted"][...], arrays["force_buffer"][...] = 0, 0
@@ -508,8 +510,7 @@ def test_the_sums_of_several_blocks(folder):
     wanted = Specification(lattice, 3, 0.0, charges, none, False, np.float32)
     outside = EmulatedStages(wanted, folder)
     potentials, fields = outside.evaluate(positions, width)
-    strengths = np.linalg.norm(fields, axis=1)
-    exact = [(charges**2 * strengths**power).sum() for power in (2, 3)]
+    exact = force_sums(charges, fields, potentials)
     np.testing.assert_allclose(outside.buffers["force_sums"], exact, rtol=1e-6)
     inside = EmulatedStages(wanted, folder, Interface("mixed", 800))
     between_openmm(inside, positions)
@@ -519,7 +520,8 @@ def test_the_sums_of_several_blocks(folder):
         sums = Sums.from_buffer(inside.buffers["sums"])
         energy = COULOMB_CONSTANT / width * (charges @ potentials) / 2
         assert sums.energy == pytest.approx(energy, rel=1e-4)
-        np.testing.assert_allclose([sums.squares, sums.cubes], exact, rtol=1e-6)
+        found = sums.squares, sums.cubes, sums.potentials
+        np.testing.assert_allclose(found, exact, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

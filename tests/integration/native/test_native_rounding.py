@@ -11,8 +11,9 @@ import pytest
 
 import fmm_openmm as fmm
 from fmm_openmm.backends.cuda.abi import Delivery, Sums
+from fmm_openmm.boundary import Boundary
 from fmm_openmm.integration.native import callbacks
-from fmm_openmm.oracle import direct_sum, ewald_sum
+from fmm_openmm.oracle import direct_sum, ewald_sum, partial_ewald_sum
 from fmm_openmm.planning.forces import ForceLimits
 from fmm_openmm.units import COULOMB_CONSTANT
 from tests.expected_errors import crystal
@@ -29,16 +30,16 @@ from tests.integration.native_contexts import (
     on_gpu,
     session_of,
 )
-from tests.support.charges import cluster
+from tests.support.charges import apart_and_close, cluster, layers
 
 SO_CLOSE = "is out of reach in single precision for charges so close to each other"
 
 
 def force_on(charges, boundary, **options) -> fmm.FMMForce:
-    force = fmm.FMMForce(**options)
+    force = fmm.FMMForce(boundary=boundary if boundary == "slab" else "periodic", **options)
     for charge in charges:
         force.addParticle(charge)
-    force.setUsesPeriodicBoundaryConditions(boundary == "periodic")
+    force.setUsesPeriodicBoundaryConditions(boundary != "open")
     return force
 
 
@@ -65,15 +66,9 @@ def test_charges_close_to_each_other(boundary):
     assert single.parameters_for(cell).precision == "single"
 
 
-def apart_and_close():
-    """Charges at two times: later two of them are close to each other, in boxes that are wide."""
-    x, q, cell = cluster(3.0, others=60)
-    close = x.copy()
-    close[1] = close[0] + [6e-4, 0.0, 8e-4]
-    return x, close, q, cell
-
-
 def exact(x, q, cell, boundary):
+    if boundary == "slab":
+        return partial_ewald_sum(x, q, Boundary.from_name(boundary).cell(cell))
     return ewald_sum(x, q, cell) if boundary == "periodic" else direct_sum(x, q)
 
 
@@ -90,7 +85,7 @@ def limits_in(found) -> ForceLimits:
 
 def is_beyond(sums, limits) -> bool:
     """The comparison of the plugin."""
-    return not limits.hold(sums.squares, sums.cubes)
+    return not limits.hold(sums.squares, sums.cubes, sums.potentials)
 
 
 @pytest.mark.parametrize("boundary", ["periodic", "open"])
@@ -248,6 +243,22 @@ def test_charges_that_come_close_later(boundary, precision, devices):
 
 
 @on_gpu
+@on_devices
+def test_layers_of_opposite_charge_with_smoothing(devices):
+    """The first evaluation with energy notices that their potentials have become large."""
+    mixed, apart, q, cell = layers()
+    box, force = in_a_system(mixed, q, cell, "slab", smoothing=0.00625)
+    context = context_of(box, "mixed", DeviceIndex=devices)
+    for x, precision in ((mixed, "single"), (apart, "double")):
+        context.setPositions(x)
+        energy, forces = coulomb(context, force)
+        assert force.getFMMParametersInContext(context)["precision"] == precision
+        expected = exact(x, q, cell, "slab")
+        assert energy == pytest.approx(expected.energy, rel=1e-4)
+        assert relative_difference(forces, expected.forces) <= 1e-4
+
+
+@on_gpu
 def test_charges_that_come_close_after_forces_that_no_parameters_suit():
     """The first evaluation with energy notices, although the one before has asked in vain."""
     x, _, q, cell = cold_and_warm()
@@ -310,7 +321,7 @@ def in_a_system(x, q, cell, boundary, **options) -> tuple[Box, fmm.FMMForce]:
     system = openmm.System()
     for _ in q:
         system.addParticle(1.0)
-    if boundary == "periodic":
+    if boundary != "open":
         system.setDefaultPeriodicBoxVectors(*cell)
     system.addForce(force)
     return Box(system, x), force

@@ -73,7 +73,7 @@ EXCHANGED = ("spectrum", "local_spectrum", "xq", "returned")
 
 BLOCK, FINISH_BLOCK, SUM_BLOCK = 256, 256, 1024
 
-RESULT_SUMS = 6
+RESULT_SUMS = 7
 """Number of sums over the given particles."""
 
 FINISH_BLOCKS = 16

@@ -198,8 +198,8 @@ def test_results_are_written_to_new_arrays(evaluator, monkeypatch):
 
 def test_sums_of_forces_are_those_that_the_device_has_reported(evaluator):
     assert np.isnan(evaluator.force_sums).all()
-    evaluator.run.buffers["force_sums"][...] = 2.0, 3.0  # as a kernel does
-    assert evaluator.force_sums == (2.0, 3.0)
+    evaluator.run.buffers["force_sums"][...] = 2.0, 3.0, 4.0  # as a kernel does
+    assert evaluator.force_sums == (2.0, 3.0, 4.0)
 
 
 def test_the_set_up_is_queued_for_another_shape_only(evaluator):
