@@ -1,5 +1,7 @@
 """``pressure_tensor``: the pressure tensor of a Context, by the virials of its forces."""
 
+import copy
+import weakref
 from dataclasses import dataclass
 from itertools import chain, combinations_with_replacement
 
@@ -10,7 +12,7 @@ from fmm_openmm.checks import check_choice
 from fmm_openmm.convert.cells import reduced
 from fmm_openmm.errors import UnsupportedError
 from fmm_openmm.integration.force import FMMForce
-from fmm_openmm.integration.guard.groups import force_groups
+from fmm_openmm.integration.guard.groups import force_groups, groups_of
 from fmm_openmm.units import AVOGADRO
 
 SCALES = ("molecules", "atoms")
@@ -20,6 +22,12 @@ BAR = 1e-25 * AVOGADRO
 
 STRAIN = 1e-3
 """Strain of the central differences, as in OpenMM: the same pairs cross a cutoff."""
+
+MATCHING = 1e-4
+"""Difference of energies that rounding alone causes, kJ/mol per particle and relative."""
+
+_skewed: weakref.WeakKeyDictionary[openmm.Context, openmm.Context] = weakref.WeakKeyDictionary()
+"""Contexts in skewed boxes for those that cannot have one."""
 
 LINEAR_SITES = (openmm.TwoParticleAverageSite, openmm.ThreeParticleAverageSite)
 """Virtual sites that a strain of all particles leaves in place between these."""
@@ -49,7 +57,9 @@ def pressure_tensor(
       <fmm_openmm.FMMForce.getVirialInContext>`),
     - of forces without periodic boundary conditions, such as bonds, from forces and positions,
     - of other forces, such as Lennard-Jones, by central differences of the energy in twelve
-      strained boxes.
+      strained boxes. Six of these are skewed. On GPUs OpenMM takes skewed boxes only if the default
+      box of the System is skewed or it has a ``MonteCarloFlexibleBarostat``; else a second Context
+      with these forces, which is made at the first call and kept, computes their energies.
 
     OpenMM evaluates force groups, not forces. An FMMForce in the same group as a force of the last
     kind is strained with it, which is less accurate and costs twelve of its evaluations; call
@@ -71,7 +81,7 @@ def pressure_tensor(
             averages of other particles.
         ValueError: no force has periodic boundary conditions, an argument is invalid, particles of
             a molecule are in different periodic images, or forces or force groups of the System
-            were changed after the Context was made.
+            were changed after the Context was made and not sent to it.
         TypeError: ``context`` is not a Context.
         OpenMMException: the Context has no positions.
 
@@ -244,17 +254,74 @@ def _differences(context: openmm.Context, frame: _Frame, groups: set[int]) -> np
     virial = np.zeros((3, 3))
     checkpoint = context.createCheckpoint()
     try:
+        skewed = _for_skewed_boxes(context, frame, groups)
         for i, j in combinations_with_replacement(range(3), 2):
-            energies = []
-            for size in (-STRAIN, STRAIN):
-                positions, box = frame.strained(i, j, size)
-                context.setPeriodicBoxVectors(*box)
-                context.setPositions(positions)
-                state = context.getState(energy=True, groups=groups)
-                energies.append(state.getPotentialEnergy()._value)
+            chosen = context if i == j else skewed
+            energies = [
+                _energy(chosen, groups, *frame.strained(i, j, size)) for size in (-STRAIN, STRAIN)
+            ]
             virial[i, j] = (energies[0] - energies[1]) / (2 * STRAIN)
             if i != j:
                 virial[j, i] = virial[i, j] + internal[i, j] - internal[j, i]
     finally:
         context.loadCheckpoint(checkpoint)
     return virial
+
+
+def _energy(
+    context: openmm.Context, groups: set[int], positions: np.ndarray, box: np.ndarray
+) -> float:
+    """Energy of groups, kJ/mol, at positions, shape (n, 3), nm, in a box."""
+    context.setPeriodicBoxVectors(*box)
+    context.setPositions(positions)
+    return context.getState(energy=True, groups=groups).getPotentialEnergy()._value
+
+
+def _for_skewed_boxes(context: openmm.Context, frame: _Frame, groups: set[int]) -> openmm.Context:
+    """The Context or, if its platform compiled it for rectangular boxes, the one kept for it, with
+    the forces of the groups as they are now."""
+    box = frame.strained(0, 1, STRAIN)[1]
+    try:
+        context.setPeriodicBoxVectors(*box)
+        return context
+    except openmm.OpenMMException:
+        expected = _energy(context, groups, frame.positions, frame.box)
+    if _matches(_skewed.get(context), context, frame, groups, expected):
+        return _skewed[context]
+    _skewed[context] = _in_skewed_box(context, box, groups)
+    if not _matches(_skewed[context], context, frame, groups, expected):
+        raise ValueError(
+            "the forces of the System have other parameters than those of the Context: call "
+            "updateParametersInContext, or context.reinitialize(preserveState=True)"
+        )
+    return _skewed[context]
+
+
+def _in_skewed_box(context: openmm.Context, box: np.ndarray, groups: set[int]) -> openmm.Context:
+    """A Context on the same device with the forces of some groups, for skewed boxes."""
+    system, platform = copy.deepcopy(context.getSystem()), context.getPlatform()
+    for index in reversed(range(system.getNumForces())):
+        if not groups_of(system.getForce(index)) & groups:
+            system.removeForce(index)
+    system.setDefaultPeriodicBoxVectors(*box)
+    names = platform.getPropertyNames()
+    properties = {name: platform.getPropertyValue(context, name) for name in names}
+    return openmm.Context(system, openmm.VerletIntegrator(0.001), platform, properties)
+
+
+def _matches(
+    skewed: openmm.Context | None,
+    context: openmm.Context,
+    frame: _Frame,
+    groups: set[int],
+    expected: float,
+) -> bool:
+    """Whether a Context has the energy that is expected of the groups in the unstrained box, with
+    the global parameters of the Context that it is kept for."""
+    if skewed is None or skewed.getSystem().getNumParticles() != len(frame.positions):
+        return False
+    parameters = context.getParameters()
+    for name in skewed.getParameters():
+        skewed.setParameter(name, parameters[name])
+    found = _energy(skewed, groups, frame.positions, frame.box)
+    return abs(found - expected) <= MATCHING * max(len(frame.positions), abs(expected))

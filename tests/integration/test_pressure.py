@@ -84,6 +84,81 @@ def test_it_is_minus_the_stress_of_openmm(request, platform, name, scale, kineti
 
 
 @pytest.mark.slow
+def test_a_rectangular_box_without_flexible_barostat(platform, water):
+    """For which OpenMM's kernels on GPUs take no skewed box."""
+    fmm.use_fmm(water.system, **TIGHT).setForceGroup(1)
+    context = moving(water, platform)
+    reference = moving(water)
+    state = context.getState(positions=True, velocities=True)
+    reference.setState(state)
+    expected = fmm.pressure_tensor(reference)
+    largest = 0.1 if platform in ("Reference", "CUDA") else 10.0
+    for _ in range(2):
+        np.testing.assert_allclose(fmm.pressure_tensor(context), expected, rtol=1e-5, atol=largest)
+
+
+@pytest.fixture
+def rectangular_only(monkeypatch) -> list[openmm.Context]:
+    """The Contexts made from now on. They refuse skewed boxes if the default box is rectangular, as
+    those on GPUs do."""
+    made, set_box, make = [], openmm.Context.setPeriodicBoxVectors, openmm.Context.__init__
+
+    def is_skewed(vectors) -> bool:
+        return np.tril([openmm.unit.Quantity(vector)._value for vector in vectors], -1).any()
+
+    def set_rectangular(self, *vectors):
+        if is_skewed(vectors) and not is_skewed(self.getSystem().getDefaultPeriodicBoxVectors()):
+            raise openmm.OpenMMException("The box shape has changed from rectangular to triclinic")
+        set_box(self, *vectors)
+
+    def initialize(self, *arguments):
+        made.append(self)
+        make(self, *arguments)
+
+    monkeypatch.setattr(openmm.Context, "setPeriodicBoxVectors", set_rectangular)
+    monkeypatch.setattr(openmm.Context, "__init__", initialize)
+    return made
+
+
+@pytest.fixture
+def attracted(ions) -> Box:
+    """Ions near enough for Lennard-Jones, which depends on a global parameter."""
+    ions.positions *= 0.4
+    ions.nonbonded.addGlobalParameter("more", 0.0)
+    ions.nonbonded.addParticleParameterOffset("more", 1, 0.0, 0.01, 5.0)
+    fmm.use_fmm(ions.system, **TIGHT).setForceGroup(1)
+    return ions
+
+
+def test_a_second_context_for_skewed_boxes(attracted, request):
+    """It is kept, and follows parameters; it is made anew for those of particles."""
+
+    def tensors(box):
+        context = box.context()
+        found = [fmm.pressure_tensor(context) for _ in range(2)]
+        context.setParameter("more", 2.0)
+        found.append(fmm.pressure_tensor(context))
+        box.nonbonded.setParticleParameters(2, 0.0, 0.35, 30.0)
+        box.nonbonded.updateParametersInContext(context)
+        return [*found, fmm.pressure_tensor(context)]
+
+    expected = tensors(copy.deepcopy(attracted))
+    assert np.abs(np.diff(expected[1:], axis=0)).max((1, 2)).min() > 1.0
+    contexts = request.getfixturevalue("rectangular_only")
+    np.testing.assert_allclose(tensors(attracted), expected, rtol=1e-9, atol=1e-6)
+    assert len(contexts) == 3
+
+
+def test_parameters_that_the_context_does_not_have(attracted, rectangular_only):
+    context = attracted.context()
+    attracted.nonbonded.setParticleParameters(2, 0.0, 0.35, 30.0)
+    with pytest.raises(ValueError, match="other parameters than those of the Context: call update"):
+        fmm.pressure_tensor(context)
+    attracted.nonbonded.updateParametersInContext(context)
+    fmm.pressure_tensor(context)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["molecules", "atoms"])
 def test_groups_do_not_matter(bonded_chains, scale):
     """Whether the FMM, bonds and Lennard-Jones are evaluated together or not."""

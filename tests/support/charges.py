@@ -47,4 +47,4 @@ def layers():
     x, q = rng.random((60, 3)), np.tile([1.0, -1.0], 30)
     apart = x + np.outer(q < 0, [0.0, 0.0, 150.0])
     x[0, 2] += 150.0
-    return x, apart, q, np.diag([1.0, 1.0, 300.0])
+    return x, apart, q, np.diag([1.0, 1.0, 400.0])

@@ -48,10 +48,10 @@ class _Record:
 
 
 def _describe(system: openmm.System) -> list[tuple[int, set[int]]]:
-    return [(int(force.this), _groups(force)) for force in system.getForces()]
+    return [(int(force.this), groups_of(force)) for force in system.getForces()]
 
 
-def _groups(force: openmm.Force) -> set[int]:
+def groups_of(force: openmm.Force) -> set[int]:
     """Groups in which a force has an energy: two if the reciprocal space of an Ewald sum has its
     own."""
     groups = {force.getForceGroup()}
