@@ -227,7 +227,7 @@ def test_a_uniform_scaling_costs_nothing(boundary, monkeypatch):
         made = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *args, made=made: calls.append(1) or made(*args))
     x, q = scattered()
-    solver = CoulombSolver(q, SKEWED, None, 1e-4, boundary)
+    solver = CoulombSolver(q, SKEWED, None, 1e-4, boundary, backend="cpu")
     energy = solver.compute(x).energy
     for scale in (1.01, 0.7, 1.0, 3.0):
         assert solver.compute(scale * x, scale * SKEWED).energy == pytest.approx(energy / scale)

@@ -47,7 +47,7 @@ def test_any_split_gives_the_same_bits(name, processes):
 @pytest.mark.parametrize("name", ["droplet in a cell", "close ions"])
 def test_a_solver_remembers_frames(name):
     """Otherwise the tests above would show nothing."""
-    frames, solver = TRAJECTORIES[name]()
+    frames, solver = TRAJECTORIES[name](backend="cpu")
 
     def compute(frame):
         return solver.compute(*(frame if isinstance(frame, tuple) else [frame])).energy
@@ -219,7 +219,7 @@ def test_a_process_that_is_killed():
 )
 def test_processes_forked_after_an_evaluation():
     """They lack the threads of this one."""
-    frames, solver = liquid(5)
+    frames, solver = liquid(5, backend="cpu")
     expected = fmm.analyse(frames, solver, QUANTITIES)  # starts the threads of this process
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor:
         assert are_equal(fmm.analyse(frames, solver, QUANTITIES, executor), expected)

@@ -36,7 +36,7 @@ class Changeable(CpuStages):
 @pytest.fixture
 def trajectory():
     Changeable.made.clear()
-    frames, solver = liquid(9)
+    frames, solver = liquid(9, backend="cpu")
     solver.evaluation.evaluator_class = Changeable
     return frames, solver
 
@@ -57,7 +57,7 @@ def test_a_solver_shows_the_difference(trajectory):
     """Otherwise the test above would show nothing."""
     frames, solver = trajectory
     found = [solver.compute(*frame).energy for frame in frames]
-    _, other = liquid(9)
+    _, other = liquid(9, backend="cpu")
     other.evaluation.evaluator_class = Changeable
     assert found[1:] != [other.compute(*frame).energy for frame in frames[1:]]
 

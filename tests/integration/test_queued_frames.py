@@ -42,7 +42,7 @@ def test_results_are_those_of_the_solver():
     frames, solver = in_one_box(4)
     found = fmm.analyse(frames, solver, QUANTITIES)
     assert len(notes) == 8
-    cpu = liquid(1)[1]
+    cpu = liquid(1, backend="cpu")[1]
     for number, frame in enumerate(frames):
         expected = cpu.compute(*frame)
         for name in QUANTITIES:
@@ -96,7 +96,7 @@ def test_forces_that_need_other_parameters():
     """Such a frame is computed again, in double precision, and nothing else changes."""
     frames, solver = moved(close_ions())
     pairs = [(x, solver.box_vectors) for x in frames]
-    expected = fmm.analyse(pairs, close_ions()[1], ("forces",))["forces"]
+    expected = fmm.analyse(pairs, close_ions(backend="cpu")[1], ("forces",))["forces"]
     found = fmm.analyse(pairs, solver, QUANTITIES)
     error = np.linalg.norm(found["forces"] - expected, axis=(1, 2))
     assert (error < 2e-4 * np.linalg.norm(expected, axis=(1, 2))).all()
@@ -170,7 +170,7 @@ def test_a_device_that_is_full(monkeypatch):
     """The frames queued before it was are those of the device, the others of the CPU."""
     monkeypatch.setattr(Filled, "is_full", False)
     frames, solver = in_one_box(5)
-    expected = fmm.analyse(frames, liquid(1)[1], QUANTITIES)
+    expected = fmm.analyse(frames, liquid(1, backend="cpu")[1], QUANTITIES)
     notes.clear()
     solver.evaluation.evaluator_class = Filled
     with pytest.warns(UserWarning, match="backend 'auto' means 'cpu' here: no room"):

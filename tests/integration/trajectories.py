@@ -2,7 +2,7 @@
 computes their frames in another order."""
 
 from concurrent.futures import Executor, Future
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -37,17 +37,17 @@ def water():
     return fmm.ChargeSystem.from_openmm(system, positions)
 
 
-def liquid(count):
+def liquid(count, **options):
     """Water whose box fluctuates, is strained beyond what boxes are kept for, and goes back."""
     charges, random = water(), np.random.default_rng(1)
     frames = []
     for number in range(count):
         scale = 1 + 0.004 * random.normal(size=3) + np.array([0.0, 0.0, 0.08]) * (number % 5 == 2)
         frames.append((charges.positions * scale, BOX * scale))
-    return frames, charges.solver(tolerance=1e-5)
+    return frames, charges.solver(tolerance=1e-5, **options)
 
 
-def growing_droplet(box):
+def growing_droplet(box, **options):
     """Water that evaporates, and in the last frame is as in the second one."""
     x, q, pairs = droplet(500)
     molecules = x.reshape(-1, 3, 3) - x.mean(0)
@@ -56,23 +56,24 @@ def growing_droplet(box):
         for step in (0, 1, 4, 8, 7, 12, 1)
     ]
     boundary = "open" if box is None else "periodic"
-    solver = fmm.CoulombSolver(q, box, pairs, 1e-5, boundary, positions=frames[0][0])
+    options["positions"] = frames[0][0]
+    solver = fmm.CoulombSolver(q, box, pairs, 1e-5, boundary, **options)
     return frames, solver
 
 
-def close_ions():
+def close_ions(**options):
     """Frames of which one needs double precision."""
     random = np.random.default_rng(2)
     x = np.indices((6, 6, 6)).reshape(3, -1).T * 0.4 + random.uniform(-0.05, 0.05, (216, 3))
     q = np.where(np.arange(216) % 2, 1.0, -1.0)
     frames = [x + random.normal(0, 0.01, x.shape) for _ in range(5)]
     frames[2][1] = frames[2][0] + [0.0, 0.0, 1e-3]
-    return frames, fmm.CoulombSolver(q, 2.4 * np.eye(3), tolerance=1e-4)
+    return frames, fmm.CoulombSolver(q, 2.4 * np.eye(3), tolerance=1e-4, **options)
 
 
 TRAJECTORIES = {
-    "liquid": lambda: liquid(8),
-    "droplet in a cell": lambda: growing_droplet(15 * np.eye(3)),
-    "droplet in free space": lambda: growing_droplet(None),
+    "liquid": partial(liquid, 8),
+    "droplet in a cell": partial(growing_droplet, 15 * np.eye(3)),
+    "droplet in free space": partial(growing_droplet, None),
     "close ions": close_ions,
 }

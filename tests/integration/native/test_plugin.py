@@ -200,6 +200,9 @@ def brought(tmp_path, monkeypatch):
     library.chmod(0o755)
     entry = {"file": library.name, "sha256": hashlib.sha256(library.read_bytes()).hexdigest()}
     (folder / "manifest.json").write_text(json.dumps({plugin.minor_version(): entry}))
+    code = folder.parent / "plugin.py"
+    code.touch(0o644)  # that of a checkout may be writable for a group
+    monkeypatch.setattr(plugin, "__file__", str(code))
     monkeypatch.setattr(plugin, "_folder", lambda: folder.parent)
     monkeypatch.setattr(openmm.version, "openmm_library_path", "/site-packages/OpenMM.libs/lib")
     return library
