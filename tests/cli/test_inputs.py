@@ -20,7 +20,7 @@ def test_convert_draws(succeed, tmp_path):
     rows = [line.split()[-3:] for line in text.partition("box vectors, nm")[2].splitlines()[:3]]
     box = fmm.ChargeSystem.load(tmp_path / "water.npz").box_vectors
     assert np.array(rows, float) == pytest.approx(box, abs=1e-4)
-    assert "768 particles" in plot.read_text()
+    assert "768 particles" in plot.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -85,7 +85,8 @@ def test_state_beside_its_system(succeed, folder, tmp_path):
         force.setParticleParameters(k, 0.0, *rest)
         force.addParticleParameterOffset("lambda", k, charge, 0.0, 0.0)
     (folder / "lambda.xml").write_text(openmm.XmlSerializer.serialize(system))
-    context = openmm.Context(system, openmm.VerletIntegrator(0.001))
+    platform = openmm.Platform.getPlatformByName("Reference")  # positions in double precision
+    context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
     context.setPositions(positions := small_water()[2] + 0.1)
     context.setPeriodicBoxVectors(*(box := 1.01 * BOX))
     context.setParameter("lambda", 0.5)
@@ -214,7 +215,8 @@ def test_boxes_of_other_files(succeed, folder, tmp_path):
 @pytest.mark.parametrize(
     "cell", ["", "CRYST1    1.000    1.000    1.000  90.00  90.00  90.00 P 1           1\n"]
 )
-def test_a_system_without_box_is_in_empty_space(cell, succeed, fail, folder, tmp_path):
+def test_a_system_without_box_is_in_empty_space(cell, succeed, fail, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENMM_DEFAULT_PLATFORM", "CPU")
     argv = (pdb_with(cell, folder, "open.pdb"), "--forcefield", FORCE_FIELD)
     assert (
         succeed("convert", *argv, "-o", str(tmp_path / "out.npz"), "--json")["box_vectors"] is None

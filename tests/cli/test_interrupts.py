@@ -84,6 +84,7 @@ def test_ctrl_c_at_any_stage(succeed, monkeypatch, argv, where, stage, times):
             press()
         return sample(*args)
 
+    monkeypatch.setenv("OPENMM_DEFAULT_PLATFORM", "CPU")  # for the host bridge
     monkeypatch.setattr(fmm.CoulombSolver, "compute", computed)
     monkeypatch.setattr(run, "sample", sampled)
     argv = ("run", "system.xml", "water.pdb", "--timestep", "0.0005", "--steps", "2000", *argv)
