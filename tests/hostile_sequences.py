@@ -27,6 +27,9 @@ from tests.hostile_systems import (
 STEPS = 8
 """Operations of a sequence, at most."""
 
+LARGEST_FORCE = 1.25 * 2**30
+"""Larger forces are replaced by OpenMM's largest one on the platform CUDA, kJ/mol/nm."""
+
 
 @dataclass(frozen=True, eq=False)
 class Step(System):
@@ -226,9 +229,12 @@ class OnContexts:
         system.addForce(nonbonded)
         name = None if step.boundary in ("periodic", "open") else step.boundary
         self.force = fmm.use_fmm(system, tolerance, boundary=name, backend=backend)
-        platform = openmm.Platform.getPlatform(str(rng.choice(["Reference", "CPU"])))
+        names = ["Reference", "CPU"] if backend == "cpu" else ["Reference", "CUDA"]
+        platform = openmm.Platform.getPlatform(name := str(rng.choice(names)))
+        exact_positions = {"Precision": "double"} if name == "CUDA" else {}
         self.contexts = [
-            openmm.Context(system, openmm.VerletIntegrator(0.001), platform) for _ in range(2)
+            openmm.Context(system, openmm.VerletIntegrator(0.001), platform, exact_positions)
+            for _ in range(2)
         ]
         self.base = step.charges
         # of each Context: charges of its last update, parameter, and the last checkpoint with both
@@ -286,7 +292,9 @@ class OnContexts:
         else:
             found = context.getState(energy=True, forces=True)
             forces = found.getForces(asNumpy=True)._value
-            yield forces, exact.forces, step.force_scale(exact.forces)
+            is_cuda = context.getPlatform().getName() == "CUDA"
+            if not is_cuda or np.linalg.norm(exact.forces, axis=1).max() < LARGEST_FORCE:
+                yield forces, exact.forces, step.force_scale(exact.forces)
             yield found.getPotentialEnergy()._value, exact.energy, size * shared
 
 
@@ -314,7 +322,8 @@ def judge_sequence(kind: str, seed: int, tolerance: float, backend: str = "cpu")
                         return Verdict("missed", float(error))
                     worst = max(worst, error)
             except (ValueError, fmm.UnsupportedError, openmm.OpenMMException) as error:
-                if "`" not in str(error) and "coincide" not in str(error):
+                expected = "`", "coincide", "The box shape has changed"
+                if not any(part in str(error) for part in expected):
                     raise  # it names no argument
                 worst = np.inf
     return Verdict("kept" if worst <= MISSED else "warned", float(worst))
