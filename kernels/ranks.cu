@@ -417,7 +417,7 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
             const double work = double(q) * double(q) * double(square);
             own[0] += work;
             own[1] += work * double(sqrt(square));
-            const double product = double(q) * double(total.x);  // kJ/mol
+            const double product = double(q) * double(total.x / real(parameters->potential));
             own[2] += product * product;
             own[3] += !exists;
         }
@@ -433,7 +433,6 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
         }
     }
     if (!sum_over_grid<256>(own, partial, ticket)) return;
-    own[2] /= parameters->potential * parameters->potential;
     for (int k = 0; k < 6; k++) sums[k] = own[k];
     int lacking = 0;
     for (int s = 1; s < ranks; s++)
