@@ -64,13 +64,19 @@ class FMMModel(ModelInterface):
             (n_systems, 3, 3), dE/dstrain over the volume, eV/A^3.
 
         Raises:
-            ValueError: an element without a charge, or a stress without a cell.
+            ValueError: an element without a charge, charges of another shape, or a stress without
+                a cell.
             UnsupportedError: periodic in only some directions.
         """
         if isinstance(state, dict):
             state = SimState(**state)
         given = self._charges
         charges = given(state) if callable(given) else _by_element(given, state)
+        if charges.shape != state.atomic_numbers.shape:
+            raise ValueError(
+                f"`charges` must return shape (n_atoms,) with n_atoms = {len(state.positions)}, "
+                f"got {tuple(charges.shape)}"
+            )
         periodic = _is_periodic(state)
         if self._compute_stress and not periodic:
             raise ValueError("`compute_stress` needs a periodic state, got one without a cell")

@@ -79,6 +79,8 @@ def test_what_is_refused():
     state = atoms_to_state(salts()[:1], torch.device("cpu"), torch.float64)
     with pytest.raises(ValueError, match="`charges` has no entry for the atomic number 11"):
         FMMModel({17: -1.0})(state)
+    with pytest.raises(ValueError, match=r"must return shape \(n_atoms,\) .*, got \(3,\)"):
+        FMMModel(lambda _: torch.ones(3))(state)
     state.pbc = torch.tensor([True, True, False])
     with pytest.raises(UnsupportedError, match="in all directions or in none"):
         FMMModel(CHARGES)(state)
