@@ -417,6 +417,7 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2)
             const double work = double(q) * double(q) * double(square);
             own[0] += work;
             own[1] += work * double(sqrt(square));
+            // a division of doubles after the loop would take registers from it
             const double product = double(q) * double(total.x / real(parameters->potential));
             own[2] += product * product;
             own[3] += !exists;

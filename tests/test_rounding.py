@@ -177,15 +177,16 @@ def test_far_layers_of_opposite_charge_with_smoothing(backend):
     """Potentials that are large compared with the forces are rounded differently in every box."""
     _, x, q, box = layers()
     exact = partial_ewald_sum(x, q, Boundary.from_name("slab").cell(box)).forces
-    options = dict(tolerance=5e-5, boundary="slab", smoothing=0.05, backend=backend)
+    tolerance = 5e-5 if backend == "cuda" else 1e-4  # at 1e-4 single precision suffices on a GPU
+    options = dict(tolerance=tolerance, boundary="slab", smoothing=0.05, backend=backend)
     solver = fmm.CoulombSolver(q, box, positions=x, **options)
     error = np.linalg.norm(solver.compute(x).forces - exact) / np.linalg.norm(exact)
-    assert error < 5e-5
+    assert error < tolerance
     assert solver.parameters.precision == "double"
     single = fmm.CoulombSolver(q, box, precision="single", positions=x, **options)
     with pytest.warns(UserWarning, match="out of reach in single precision"):
         error = np.linalg.norm(single.compute(x).forces - exact) / np.linalg.norm(exact)
-    assert 5e-5 < error < 2 * single.parameters.expected_error
+    assert tolerance < error < 2 * single.parameters.expected_error
 
 
 @pytest.mark.slow

@@ -56,9 +56,8 @@ def growing_droplet(box, **options):
         for step in (0, 1, 4, 8, 7, 12, 1)
     ]
     boundary = "open" if box is None else "periodic"
-    options["positions"] = frames[0][0]
-    solver = fmm.CoulombSolver(q, box, pairs, 1e-5, boundary, **options)
-    return frames, solver
+    given = q, box, pairs, 1e-5, boundary
+    return frames, fmm.CoulombSolver(*given, positions=frames[0][0], **options)
 
 
 def close_ions(**options):
